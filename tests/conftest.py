@@ -313,3 +313,32 @@ def speeds(monkeypatch) -> FixedSpeeds:
     speeds = FixedSpeeds(Speed(1e-6, 1e-6 / 3))
     monkeypatch.setattr("mtbert_lab.cost.forecast.measure_speeds", speeds.measure)
     return speeds
+
+
+@pytest.fixture(scope="session")
+def shake():
+    """shake(model, scale): the model with every parameter changed; those of norms and biases start at 1 and 0."""
+
+    def shake(model: torch.nn.Module, scale: float = 0.1) -> torch.nn.Module:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += scale * torch.randn_like(parameter)
+        return model
+
+    return shake
+
+
+class Folder:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.fixture
+def trap(tmp_path) -> Folder:
+    """What makes the folder `executed` in `tmp_path` when it is unpickled."""
+    return Folder(tmp_path / "executed")

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -32,24 +31,15 @@ SHAPES = {
 SMALL = dict(SHAPES["d48-h3-L2"], max_position_embeddings=16)
 
 
-def random_reference(shape: dict) -> transformers.BertModel:
-    """transformers' model with every parameter, also of norms and biases, changed from its initial value."""
-    torch.manual_seed(0)
-    reference = transformers.BertModel(transformers.BertConfig(**shape))
-    with torch.no_grad():
-        for parameter in reference.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return reference.eval()
-
-
 @pytest.fixture(scope="module", params=["minilm", *SHAPES])
-def models(request, tmp_path_factory) -> tuple[BertModel, transformers.BertModel]:
+def models(request, tmp_path_factory, shake) -> tuple[BertModel, transformers.BertModel]:
     """minBERT and transformers' model with the same weights, read from the same folder."""
     if request.param == "minilm":
         folder = locate("minilm")
     else:
         folder = tmp_path_factory.mktemp(request.param)
-        random_reference(SHAPES[request.param]).save_pretrained(folder)
+        torch.manual_seed(0)
+        shake(transformers.BertModel(transformers.BertConfig(**SHAPES[request.param]))).save_pretrained(folder)
     reference = transformers.BertModel.from_pretrained(folder)
     return BertModel.from_pretrained(folder), reference.eval()
 
@@ -214,19 +204,9 @@ def test_half_precision_checkpoint_becomes_fp32(small, checkpoint):
     assert all(torch.equal(loaded[name], tensor.half().float()) for name, tensor in small.state_dict().items())
 
 
-class CreateFile:
-    """Unpickling this creates a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-def test_pickle_with_code_is_refused_and_not_executed(checkpoint, tmp_path):
+def test_pickle_with_code_is_refused_and_not_executed(checkpoint, tmp_path, trap):
     (checkpoint / "model.safetensors").unlink()
-    torch.save({"pooler.dense.weight": CreateFile(tmp_path / "executed")}, checkpoint / "pytorch_model.bin")
+    torch.save({"pooler.dense.weight": trap}, checkpoint / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="not a plain tensor file"):
         BertModel.from_pretrained(checkpoint)
     assert not (tmp_path / "executed").exists()

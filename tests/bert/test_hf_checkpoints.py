@@ -48,15 +48,11 @@ LENGTHS = [[1], [9, 4, 1, 7], [64, 20]]
 
 
 @pytest.fixture(scope="module", params=SHAPES)
-def reference(request) -> torch.nn.Module:
+def reference(request, shake) -> torch.nn.Module:
     """transformers' model with every parameter, also of norms and biases, changed from its initial value."""
     config_class, model_class = CLASSES[request.param.split("-")[0]]
     torch.manual_seed(0)
-    model = model_class(config_class(**SHAPES[request.param]))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model.eval()
+    return shake(model_class(config_class(**SHAPES[request.param]))).eval()
 
 
 @pytest.fixture(scope="module")

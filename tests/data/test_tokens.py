@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,14 +35,6 @@ def reference() -> BertTokenizerFast:
     return BertTokenizerFast(tokenizer_file=str(locate("minilm") / "tokenizer.json"))
 
 
-def singles(texts: list[str]) -> pd.DataFrame:
-    return pd.DataFrame({"id": [f"i{i}" for i in range(len(texts))], "sentence": texts})
-
-
-def pairs(first: list[str], second: list[str]) -> pd.DataFrame:
-    return pd.DataFrame({"id": [f"i{i}" for i in range(len(first))], "sentence1": first, "sentence2": second})
-
-
 def assert_equal(batch: tokens.Batch, expected) -> None:
     assert batch.input_ids.tolist() == expected["input_ids"].tolist()
     assert batch.attention_mask.long().tolist() == expected["attention_mask"].tolist()
@@ -55,7 +46,7 @@ def assert_equal(batch: tokens.Batch, expected) -> None:
 
 
 @pytest.mark.parametrize("max_length", [512, 64, 17, 4])
-def test_singles_equal_transformers(reference, tiny_encoder, max_length):
+def test_singles_equal_transformers(reference, tiny_encoder, max_length, singles):
     table = tokenize("sst", singles(TEXTS), tiny_encoder, max_length=max_length)
     rows = np.array([3, 0, 5, 1, 2, 7, 4, 6])
     options = dict(padding="longest", truncation=True, max_length=max_length, return_tensors="pt")
@@ -65,7 +56,7 @@ def test_singles_equal_transformers(reference, tiny_encoder, max_length):
 
 
 @pytest.mark.parametrize("max_length", [512, 101, 100, 17, 16, 5, 4])
-def test_joint_pairs_equal_transformers(reference, tiny_encoder, max_length):
+def test_joint_pairs_equal_transformers(reference, tiny_encoder, max_length, pairs):
     table = tokenize("quora", pairs(TEXTS, OTHERS), tiny_encoder, max_length=max_length)
     rows = np.array([5, 2, 0, 1, 3, 4, 7, 6])
     options = dict(padding="longest", truncation="longest_first", max_length=max_length, return_tensors="pt")
@@ -74,7 +65,7 @@ def test_joint_pairs_equal_transformers(reference, tiny_encoder, max_length):
     assert table.lengths[rows].tolist() == expected["attention_mask"].sum(1).tolist()
 
 
-def test_pairs_apart_are_all_first_then_all_second(reference, tiny_encoder):
+def test_pairs_apart_are_all_first_then_all_second(reference, tiny_encoder, pairs):
     table = tokenize("sts", pairs(TEXTS, OTHERS), tiny_encoder, pairs="sum", max_length=20)
     rows = [4, 0, 6]
     options = dict(padding="longest", truncation=True, max_length=20, return_tensors="pt")
@@ -122,7 +113,7 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["[CLS]", "[SEP]", "[PAD]"])
-def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing):
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing, singles):
     """The tokenizer puts it behind the tokens of the encoder."""
     words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "word"]
     words.remove(missing)
@@ -187,7 +178,7 @@ def refuse(*args):
     raise AssertionError("tokenized again")
 
 
-def test_the_cache_is_used(tiny_encoder, monkeypatch, few_texts):
+def test_the_cache_is_used(tiny_encoder, monkeypatch, few_texts, singles):
     fresh = ids_of(tokenize("sst", singles(TEXTS), tiny_encoder))
     monkeypatch.setattr(tokens, "_encode", refuse)
     assert ids_of(tokenize("sst", singles(TEXTS), tiny_encoder)) == fresh
@@ -196,14 +187,14 @@ def test_the_cache_is_used(tiny_encoder, monkeypatch, few_texts):
         tokenize("sst", singles(TEXTS[::-1]), tiny_encoder)
 
 
-def test_columns_are_cached_apart_and_shared_by_all_pair_encodings(tiny_encoder, monkeypatch, few_texts):
+def test_columns_are_cached_apart_and_shared_by_all_pair_encodings(tiny_encoder, monkeypatch, few_texts, pairs):
     tokenize("quora", pairs(TEXTS, OTHERS), tiny_encoder)
     assert len(cache_files()) == 2
     monkeypatch.setattr(tokens, "_encode", refuse)
     tokenize("sts", pairs(OTHERS, TEXTS), tiny_encoder, pairs="concat")
 
 
-def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path, few_texts):
+def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path, few_texts, singles):
     shutil.copy(f"{tiny_encoder}/tokenizer.json", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     path = tmp_path / "tokenizer.json"
@@ -215,7 +206,7 @@ def test_another_tokenizer_makes_another_file(tiny_encoder, tmp_path, few_texts)
     assert lower[0] == lower[1] and cased[0] != cased[-1]
 
 
-def test_random_texts_equal_transformers(reference, tiny_encoder):
+def test_random_texts_equal_transformers(reference, tiny_encoder, singles):
     """Any characters that the data loader lets through."""
     draw = random.Random(1)
     alphabet = [chr(c) for c in range(32, 0x3000) if chr(c).isprintable()] + list("abc   .,'")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_tokens import pairs, singles
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
@@ -53,7 +52,7 @@ def mpnet(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("max_length", [512, 61, 60, 6])
-def test_joint_pairs_equal_transformers(mpnet, max_length):
+def test_joint_pairs_equal_transformers(mpnet, max_length, pairs):
     table = tokenize("quora", pairs(TEXTS, OTHERS), str(mpnet), max_length=max_length)
     reference = AutoTokenizer.from_pretrained(mpnet)
     options = dict(padding="longest", truncation="longest_first", max_length=max_length, return_tensors="pt")
@@ -64,7 +63,7 @@ def test_joint_pairs_equal_transformers(mpnet, max_length):
     assert batch.attention_mask.long().tolist() == expected["attention_mask"].tolist()
 
 
-def test_singles_equal_transformers_and_the_mask_is_mpnets(mpnet):
+def test_singles_equal_transformers_and_the_mask_is_mpnets(mpnet, singles):
     table = tokenize("sst", singles(TEXTS), str(mpnet))
     reference = AutoTokenizer.from_pretrained(mpnet)
     expected = reference([TEXTS[i] for i in ROWS], padding="longest", return_tensors="pt")

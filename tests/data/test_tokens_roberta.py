@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_tokens import pairs, singles
 from tokenizers import AddedToken
 from tokenizers.implementations import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, RobertaTokenizer
@@ -72,7 +71,7 @@ def assert_equal(table: TokenizedTable, rows: np.ndarray, expected) -> None:
 
 
 @pytest.mark.parametrize("max_length", [512, 17, 4])
-def test_singles_equal_transformers(encoder, reference, max_length):
+def test_singles_equal_transformers(encoder, reference, max_length, singles):
     table = tokenize("sst", singles(TEXTS), encoder, max_length=max_length)
     options = dict(padding="longest", truncation=True, max_length=max_length, return_tensors="pt")
     expected = reference([TEXTS[i] for i in ROWS], **options)
@@ -81,7 +80,7 @@ def test_singles_equal_transformers(encoder, reference, max_length):
 
 
 @pytest.mark.parametrize("max_length", [512, 61, 60, 18, 17, 6, 5])
-def test_joint_pairs_equal_transformers(encoder, reference, max_length):
+def test_joint_pairs_equal_transformers(encoder, reference, max_length, pairs):
     table = tokenize("quora", pairs(TEXTS, OTHERS), encoder, max_length=max_length)
     options = dict(padding="longest", truncation="longest_first", max_length=max_length, return_tensors="pt")
     expected = reference([TEXTS[i] for i in ROWS], [OTHERS[i] for i in ROWS], **options)
@@ -89,7 +88,7 @@ def test_joint_pairs_equal_transformers(encoder, reference, max_length):
     assert table.lengths[ROWS].tolist() == expected["attention_mask"].sum(1).tolist()
 
 
-def test_pairs_apart_equal_transformers(encoder, reference):
+def test_pairs_apart_equal_transformers(encoder, reference, pairs):
     table = tokenize("sts", pairs(TEXTS, OTHERS), encoder, pairs="sum", max_length=20)
     options = dict(padding="longest", truncation=True, max_length=20, return_tensors="pt")
     assert_equal(table, ROWS, reference([column[i] for column in (TEXTS, OTHERS) for i in ROWS], **options))
@@ -111,7 +110,7 @@ def test_a_pair_by_hand(roberta):
 
 
 @pytest.mark.parametrize("missing", ["</s>", "<pad>"])
-def test_a_vocabulary_without_a_special_token_is_refused(roberta, tmp_path, missing):
+def test_a_vocabulary_without_a_special_token_is_refused(roberta, tmp_path, missing, singles):
     text = (roberta / "tokenizer.json").read_text(encoding="utf8")
     (tmp_path / "tokenizer.json").write_text(text.replace(f'"{missing}"', '"<other>"'), encoding="utf8")
     with pytest.raises(CheckpointError, match=f"the tokenizer has no {missing}; a RoBERTa vocabulary is needed"):
@@ -124,7 +123,7 @@ def test_a_vocabulary_needs_its_merges(roberta, tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_distilbert_has_berts_special_tokens_without_token_types(tiny_encoder, tmp_path):
+def test_distilbert_has_berts_special_tokens_without_token_types(tiny_encoder, tmp_path, pairs):
     shutil.copy(Path(tiny_encoder) / "tokenizer.json", tmp_path)
     shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
     BertModel(BertConfig(**shape, model_type="distilbert", type_vocab_size=0)).save_pretrained(tmp_path)

@@ -50,7 +50,7 @@ def test_a_wrong_value_of_an_encoder_s_config_is_named(tiny_encoder, tmp_path, k
         BertModel.from_pretrained(folder)
 
 
-def test_a_config_that_is_too_deep_is_named(tiny_encoder, tmp_path):
+def test_a_config_that_is_too_deep_is_named(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match=r"config\.json: not a readable config\.json"):
         BertModel.from_pretrained(tmp_path)

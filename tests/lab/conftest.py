@@ -1,5 +1,8 @@
 """What the tests of the laboratory share."""
 
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import yaml
 from mtbert.config import RunConfig
 from mtbert.runtime import environment
 from mtbert_lab.store.folders import Run
-from mtbert_lab.store.runs import score_table
+from mtbert_lab.store.runs import load_or_run, score_table
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,6 +29,35 @@ def no_shared_data(isolated_session):
 def no_line_a_minute(monkeypatch):
     """A sweep prints none where the machine is slow."""
     monkeypatch.setattr("mtbert_lab.sweep.NEWS_SECONDS", 3600.0)
+
+
+@pytest.fixture(scope="session")
+def run_of():
+    """run_of(config): the stored run, trained here, on the processor, where it is not stored."""
+    return partial(load_or_run, device="cpu", progress=False)
+
+
+@pytest.fixture(scope="session")
+def cut():
+    """cut(path, rows): take the last rows off a file of data."""
+
+    def cut(path: Path, rows: int) -> None:
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-rows]))
+
+    return cut
+
+
+@pytest.fixture(scope="session")
+def wait_for():
+    """wait_for(condition, seconds): go on as soon as it holds; fail where it does not within these seconds."""
+
+    def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "this took too long"
+            time.sleep(0.05)
+
+    return wait_for
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import model_folder
-from mtbert_lab.store.runs import load_or_run
 
 
 def mtbert(*arguments):
@@ -84,14 +83,14 @@ def mostly_rejected(course_folder, tmp_path) -> Path:
     return folder
 
 
-def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path, threads_as_workers):
+def test_no_run_trains_where_many_rows_are_rejected(mostly_rejected, tiny_config, tmp_path, threads_as_workers, run_of):
     message = (
         r"ids-sst-train.csv: \d+ of 40 rows are rejected, more than 5%; no row is left of class 4\n  sentiment: 9 is"
     )
     check = mtbert("data", "check", "--data", mostly_rejected, "--task", "sst")
     assert check.exit_code == 1 and re.search(message, check.stderr)
     with pytest.raises(DataError, match=message):
-        load_or_run(tiny_config, data=mostly_rejected, device="cpu", progress=False)
+        run_of(tiny_config, data=mostly_rejected)
     grid, run = write_grid(tmp_path, tiny_config), ("--only", "one", "--in-order", "--data", mostly_rejected)
     assert re.search(f"one: .*{message}", str(mtbert("train", grid, *run).exception))
     assert mtbert("train", grid, *run, "--accept-rejects", "--device", "cpu", "--threads", 1).exit_code == 0
@@ -148,7 +147,7 @@ def test_help_has_a_line_for_each_command():
     assert mtbert("data", "check", "-h").stdout == mtbert("data", "check", "--help").stdout
 
 
-def test_the_grid_in_the_help_of_train_can_be_read(tmp_path, monkeypatch):
+def test_the_grid_in_the_help_of_train_can_be_read(tmp_path):
     text = mtbert("train", "-h").stdout
     grid = text[text.index("  base: ") : text.index("  Fields are")]
     (tmp_path / "grid.yaml").write_text(textwrap.dedent(grid))
@@ -163,12 +162,12 @@ def write_grid(folder: Path, config) -> Path:
     return path
 
 
-def test_a_deleted_run_is_trained_again(tiny_config, course_folder, tmp_path, threads_as_workers):
+def test_a_deleted_run_is_trained_again(tiny_config, course_folder, tmp_path, threads_as_workers, run_of):
     grid = write_grid(tmp_path, tiny_config)
     asked = ("train", grid, "--data", course_folder, "--threads", 1, "--device", "cpu")
     assert mtbert(*asked).exit_code == 0
     [[config], _] = read_grid(grid).values()
-    folder = results_dir() / "runs" / load_or_run(config, train_missing=False).run_id
+    folder = results_dir() / "runs" / run_of(config, train_missing=False).run_id
     refused = mtbert("runs", "sts", "--delete", folder.name)
     assert refused.exit_code == 2 and folder.exists(), "a text beside --delete would be ignored"
     deleted = mtbert("runs", "--delete", folder.name)
@@ -207,13 +206,13 @@ def test_workers_share_the_cores(tiny_config, course_folder, tmp_path, monkeypat
     assert told == [threads]
 
 
-def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, speeds, isolated):
+def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, speeds, isolated, run_of):
     speeds.speed = Speed(0.1, 0.1 / 3)
     grid = write_grid(tmp_path, tiny_config)
     more = tmp_path / "more.yaml"
     more.write_text(grid.read_text().replace("two: {}", "two: {epochs: 9}"))
     [config] = read_grid(grid)["one"]
-    run = load_or_run(config, data=course_folder, device="cpu", progress=False)
+    run = run_of(config, data=course_folder)
     result = mtbert("train", grid, more, "--dry-run", "--data", course_folder, "--workers", 2)
     assert result.exit_code == 0
     rows = result.stdout.splitlines()[1:]
@@ -296,13 +295,13 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, speeds):
 
 
 @pytest.fixture(scope="module")
-def trained_once(tiny_encoder, course_folder, tmp_path_factory, isolated_in):
+def trained_once(tiny_encoder, course_folder, tmp_path_factory, isolated_in, run_of):
     """A run, and the folder with its store and its cache."""
     folder = tmp_path_factory.mktemp("trained")
     fields = dict(corpus="course", encoder=tiny_encoder, batch_size=8, learning_rate=1e-3, epochs=1)
     config = RunConfig(**fields, score_tasks=("quora",), pairs="sum")
     with isolated_in(folder):
-        return load_or_run(config, course_folder, device="cpu", progress=False), folder
+        return run_of(config, course_folder), folder
 
 
 @pytest.fixture
@@ -453,8 +452,8 @@ def test_predict_shows_the_probabilities_of_all_classes(trained):
     assert pair["p_1" if pair["predicted"][0] else "p_0"][0] == pytest.approx(pair["confidence"][0], abs=2e-4)
 
 
-def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config, course_data):
-    run = load_or_run(tiny_config.but(tasks=("sts",), epochs=1), device="cpu", progress=False)
+def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config, course_data, run_of):
+    run = run_of(tiny_config.but(tasks=("sts",), epochs=1))
     pair = ("predict", run.run_id, "--text", "a dull day", "--text", "a day")
     assert mtbert(*pair).stdout.splitlines()[0] == "predicted"
     assert "sts predicts a number" in str(mtbert(*pair, "--probabilities").exception)
@@ -548,9 +547,9 @@ def test_export_says_what_it_wrote(trained, tmp_path):
     assert interval in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_export_with_a_head_says_so(tiny_config, course_data, tmp_path):
+def test_export_with_a_head_says_so(tiny_config, course_data, tmp_path, run_of):
     config = tiny_config.but(pooling="pooler", epochs=1, frozen=True)
-    run = load_or_run(config, device="cpu", progress=False)
+    run = run_of(config)
     result = mtbert("export", run.run_id, tmp_path / "out")
     assert result.stdout == f"{tmp_path}/out: for transformers.BertForSequenceClassification, with the head\n"
 
@@ -593,11 +592,13 @@ def test_a_terminal_obeys_nothing_in_an_error(monkeypatch, tmp_path):
     assert r"a\x1b[31m.yaml: no such file" in first and others
 
 
-def test_a_terminal_without_the_characters_of_a_name_gets_others(tiny_config, course_data, tmp_path, monkeypatch):
+def test_a_terminal_without_the_characters_of_a_name_gets_others(
+    tiny_config, course_data, tmp_path, monkeypatch, run_of
+):
     config = f"{{corpus: course, encoder: {tiny_config.encoder}, epochs: 1, steps_per_epoch: 1}}"
     grid = tmp_path / "grid.yaml"
     grid.write_text(f"runs: {{модель: {config}}}", encoding="utf8")
-    load_or_run(read_grid(grid)["модель"][0], device="cpu", progress=False)
+    run_of(read_grid(grid)["модель"][0])
     terminal = io.TextIOWrapper(io.BytesIO(), "latin-1")
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(sys, "argv", ["mtbert", "train", str(grid), "--dry-run", "--device", "cpu"])

@@ -15,16 +15,12 @@ TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winte
 
 
 @pytest.fixture
-def model(tiny_config):
+def model(tiny_config, shake):
     """A model of plan I2, in which every task has an encoder of its own, with other weights than it starts from."""
 
     def model(tasks=("sst",), **fields) -> MultitaskBert:
         torch.manual_seed(5)
-        found = MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval()
-        with torch.no_grad():
-            for parameter in found.parameters():
-                parameter += 0.05 * torch.randn_like(parameter)
-        return found
+        return shake(MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval(), 0.05)
 
     return model
 

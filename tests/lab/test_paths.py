@@ -15,7 +15,6 @@ from mtbert.data import DataError
 from mtbert.paths import REPOSITORY, FolderError, cache_dir
 from mtbert_lab.paths import check_writable, figures_dir, find_data, find_result, results_dir, stores
 from mtbert_lab.report import plots
-from mtbert_lab.store.runs import load_or_run
 
 
 @pytest.fixture
@@ -26,23 +25,25 @@ def defaults(isolated, monkeypatch) -> Path:
     return isolated / "cache"
 
 
-def test_own_runs_and_figures_are_not_written_to_the_checkout(defaults, tiny_config, course_data, monkeypatch):
+def test_own_runs_and_figures_are_not_written_to_the_checkout(defaults, tiny_config, course_data, monkeypatch, run_of):
     committed = defaults / "checkout"
     monkeypatch.setattr("mtbert_lab.paths.REPOSITORY", committed)
-    run = load_or_run(tiny_config.but(epochs=1, frozen=True), device="cpu", progress=False)
+    run = run_of(tiny_config.but(epochs=1, frozen=True))
     assert results_dir() == defaults / "results" and (results_dir() / "runs" / run.run_id / "run.json").exists()
     plots.save(plt.figure(), "figure")
     assert sorted(path.name for path in (defaults / "figures").iterdir()) == ["figure.svg"]
     assert not committed.exists()
 
 
-def test_committed_runs_are_read_but_not_where_a_store_is_named(defaults, tiny_config, course_data, monkeypatch):
+def test_committed_runs_are_read_but_not_where_a_store_is_named(
+    defaults, tiny_config, course_data, monkeypatch, run_of
+):
     config = tiny_config.but(epochs=1, frozen=True)
     committed = defaults / "checkout" / "results"
-    run = load_or_run(config, store=committed, device="cpu", progress=False)
+    run = run_of(config, store=committed)
     monkeypatch.setattr("mtbert_lab.paths.REPOSITORY", committed.parent)
     assert stores() == [defaults / "results", committed]
-    assert load_or_run(config, train_missing=False).run_id == load_or_run(config).run_id == run.run_id
+    assert run_of(config, train_missing=False).run_id == run_of(config).run_id == run.run_id
     assert find_result("scores.csv") == committed / "scores.csv" and not results_dir().exists()
     (committed / "claims.csv").write_text("new")
     (defaults / "results").mkdir()
@@ -52,7 +53,7 @@ def test_committed_runs_are_read_but_not_where_a_store_is_named(defaults, tiny_c
     monkeypatch.setenv("MTBERT_RESULTS", str(defaults / "elsewhere"))
     assert stores() == [defaults / "elsewhere"]
     with pytest.raises(LookupError, match="elsewhere"):
-        load_or_run(config, train_missing=False)
+        run_of(config, train_missing=False)
 
 
 def test_find_data_in_order(tmp_path, monkeypatch):
@@ -83,12 +84,14 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
         cache_dir()
 
 
-def test_a_folder_that_cannot_be_written_to_is_named_before_training(tiny_config, course_data, monkeypatch, tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_named_before_training(
+    tiny_config, course_data, monkeypatch, tmp_path, run_of
+):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MTBERT_RESULTS", str(tmp_path / "file" / "results"))
     monkeypatch.setattr("mtbert_lab.store.runs.train", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(FolderError, match=r"file/results: cannot be written to \(Not a directory\); MTBERT_RESULTS"):
-        load_or_run(tiny_config)
+        run_of(tiny_config)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -30,7 +30,6 @@ from mtbert_lab.cost.forecast import cost_key, predict_costs
 from mtbert_lab.cost.lengths import read_lengths
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store.models import has_model, model_folder, run_lock
-from mtbert_lab.store.runs import load_or_run
 from mtbert_lab.sweep import (
     Status,
     SweepError,
@@ -46,10 +45,10 @@ from mtbert_lab.sweep import (
 )
 
 
-def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated, threads_as_workers):
+def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated, threads_as_workers, run_of):
     """The one is stored without its model, the other in the grid and not stored: both come first and are trained."""
     base = tiny_config.but(epochs=1, frozen=True)
-    stored, missing = load_or_run(base, device="cpu", progress=False), base.but(seed=2)
+    stored, missing = run_of(base), base.but(seed=2)
     student = base.but(teachers=[base, missing])
     pairs = [("student", student), ("in the grid", missing), ("alone", base)]
     assert [run.name for run in look_up(pairs)] == ["in the grid", "alone", "student"]
@@ -80,9 +79,9 @@ def test_what_teachers_predict_is_priced_once(tiny_config, course_data, speeds, 
     assert taught.minutes == minutes["plain"], "what its teachers predict is stored"
 
 
-def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch):
+def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch, run_of):
     base = tiny_config.but(epochs=1, frozen=True)
-    stored = load_or_run(base, device="cpu", progress=False)
+    stored = run_of(base)
     load, loaded = Corpus.load, []
 
     def counted(root, tasks, *others):
@@ -98,7 +97,7 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     assert [run.is_stored for run in runs] == [True] + 5 * [False]
     assert runs[0].run_id == stored.run_id
     assert loaded == [("sst",), ("sts",), ("sst",), ("sst",)]  # whole, of another task, two draws of 10 rows
-    trained = load_or_run(few.but(seed=2), device="cpu", progress=False)
+    trained = run_of(few.but(seed=2))
     assert [run.run_id for run in look_up(pairs) if run.is_stored] == [stored.run_id, trained.run_id]
     monkeypatch.setenv("MTBERT_RESULTS", str(isolated / "another"))
     assert not any(run.is_stored for run in look_up(pairs))
@@ -149,12 +148,12 @@ def train_counted(monkeypatch, before=lambda config: None) -> list[int]:
     return trained
 
 
-def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, capsys):
-    stored = load_or_run(pairs[1][1], device="cpu", progress=False)
+def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, capsys, run_of):
+    stored = run_of(pairs[1][1])
     trained = train_counted(monkeypatch)
     assert train_missing(look_up(pairs), threads=2, device="cpu") == {}
     assert trained == [1, 3]
-    runs = [load_or_run(config, train_missing=False) for _, config in pairs]
+    runs = [run_of(config, train_missing=False) for _, config in pairs]
     assert runs[0].provenance["threads"] == 2
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "1 of 3 are stored already"
@@ -326,7 +325,7 @@ def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data, address, 
         train_missing(look_up(pairs), scheduler=address)
 
 
-def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
+def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch, run_of):
     config, asked, both_ask = pairs[0][1], [], threading.Event()
 
     def lock(*which):
@@ -340,10 +339,7 @@ def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch):
 
     monkeypatch.setattr("mtbert_lab.store.runs.run_lock", lock)
     trained, found = train_counted(monkeypatch, wait), []
-    threads = [
-        threading.Thread(target=lambda: found.append(load_or_run(config, device="cpu", progress=False)))
-        for _ in range(2)
-    ]
+    threads = [threading.Thread(target=lambda: found.append(run_of(config))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

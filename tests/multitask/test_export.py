@@ -16,7 +16,7 @@ AGE = Task(name="cfimdb", files="{split}", sentence_columns=("text",), label_col
 
 
 @pytest.fixture
-def model(tiny_config, monkeypatch):
+def model(tiny_config, monkeypatch, shake):
     """A model of plan I2, in which every task has an encoder of its own, with other weights than it starts from.
 
     cfimdb is a regression here.
@@ -25,11 +25,7 @@ def model(tiny_config, monkeypatch):
     def model(tasks=("sst",), **fields) -> MultitaskBert:
         monkeypatch.setitem(TASKS, "cfimdb", AGE)
         torch.manual_seed(5)
-        found = MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval()
-        with torch.no_grad():
-            for parameter in found.parameters():
-                parameter += 0.05 * torch.randn_like(parameter)
-        return found
+        return shake(MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval(), 0.05)
 
     return model
 

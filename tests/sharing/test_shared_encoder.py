@@ -169,7 +169,7 @@ def test_a_sequence_that_is_too_long_is_named():
         encoder({"sst": Batch(ids, torch.ones_like(ids).bool(), None)})
 
 
-def test_shared_layers_run_once(monkeypatch):
+def test_shared_layers_run_once():
     encoder = encoder_of("S2 S1(sst,quora|sts) I1", THREE)
     calls = []
     for modules in encoder.levels().values():

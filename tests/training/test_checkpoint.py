@@ -120,7 +120,7 @@ def test_a_second_ctrl_c_acts_at_once_but_not_the_echo_of_the_first(monkeypatch)
     assert len(done) == 2
 
 
-def test_what_is_ignored_and_other_threads_stay_as_they_are(monkeypatch):
+def test_what_is_ignored_and_other_threads_stay_as_they_are():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with stopping("") as stop:

@@ -234,7 +234,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(name, tiny_encoder, tmp_path, mo
 
 
 @needs_gpu
-def test_a_loss_that_is_not_finite_names_its_step(tiny_encoder, tmp_path, caplog):
+def test_a_loss_that_is_not_finite_names_its_step(tiny_encoder, caplog):
     caplog.set_level(logging.ERROR)
     config = config_of(tiny_encoder, learning_rate=1e30, schedule="none")
     with pytest.raises(TrainingError, match=r"at step [23] "):

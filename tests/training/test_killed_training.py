@@ -146,20 +146,10 @@ def test_between_the_two_renames_the_one_before_is_there(saved):
     assert saver_of(saved).restore() == {"step": 1}
 
 
-class CreateFile:
-    """A pickle that creates a file when it is loaded."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, caplog, plain):
+def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, caplog, plain, trap):
     path = tmp_path / "run.pt"
-    content = {"identity": "a", "progress": CreateFile(tmp_path / "executed")}
+    content = {"identity": "a", "progress": trap}
     with replacing_sealed(path) as partial:
         if plain:
             partial.write_bytes(pickle.dumps(content, protocol=2))  # as torch.save writes

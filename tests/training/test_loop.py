@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from mtbert.batches import train_batches
-from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.data.tokens import tokenize
 from mtbert.metrics import accuracy, pearson
@@ -30,20 +29,6 @@ from mtbert.training.task_data import TaskRows, load_corpus
 
 def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
     return run.model.state_dict()
-
-
-def timeless(curve: pd.DataFrame) -> pd.DataFrame:
-    return curve.drop(columns=["seconds", "cpu_seconds"])
-
-
-def assert_same_bits(first: TrainedRun, second: TrainedRun) -> None:
-    assert all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
-    pd.testing.assert_frame_equal(timeless(first.curve), timeless(second.curve), check_exact=True)
-    pd.testing.assert_frame_equal(first.predictions, second.predictions, check_exact=True)
-    pd.testing.assert_frame_equal(first.cosines, second.cosines, check_exact=True)
-    for name, value in first.cost.items():
-        if name in ("tokens", "best_step", "steps") or name.startswith("constraints_"):
-            assert second.cost[name] == value, name
 
 
 def test_the_loop_is_the_plain_loop(run, tiny_config, course_folder, monkeypatch):
@@ -92,34 +77,6 @@ def test_every_task_is_learned(run, tiny_config, task):
     assert score > {"sst": 0.4, "cfimdb": 0.8, "quora": 0.8, "sts": 0.5}[task]
 
 
-def interrupt(monkeypatch, after: int) -> None:
-    """The process is stopped in the middle of step `after` + 1: the model is updated, nothing is saved."""
-    step, done = AdamW.step, []
-
-    def stopped(self, closure=None):
-        step(self, closure)
-        done.append(1)
-        if len(done) > after:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(AdamW, "step", stopped)
-
-
-def assert_goes_on_bit_for_bit(run, config: RunConfig, after: int, checkpoint, monkeypatch) -> TrainedRun:
-    """A run that is stopped after so many steps and called again equals the whole run, which is returned."""
-    whole = run(config)
-    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", str(after))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        interrupt(patch, after)
-        run(config, checkpoint=checkpoint)
-    assert torch.load(checkpoint, weights_only=True)["progress"]["step"] == after
-    torch.manual_seed(77)  # another process
-    steps = counted(monkeypatch, AdamW, "step")
-    assert_same_bits(whole, run(config, checkpoint=checkpoint))
-    assert len(steps) == whole.cost["steps"] - after > 0
-    return whole
-
-
 @pytest.mark.parametrize(
     "fields, after",
     [
@@ -129,30 +86,18 @@ def assert_goes_on_bit_for_bit(run, config: RunConfig, after: int, checkpoint, m
         (dict(frozen=True, epochs=3, schedule="cosine"), 11),
     ],
 )
-def test_an_interrupted_run_goes_on_bit_for_bit(run, tiny_config, tmp_path, monkeypatch, fields, after):
+def test_an_interrupted_run_goes_on_bit_for_bit(tiny_config, tmp_path, fields, after, assert_goes_on_bit_for_bit):
     config = tiny_config.but(**fields)
-    whole = assert_goes_on_bit_for_bit(run, config, after, tmp_path / "run" / "checkpoint.pt", monkeypatch)
+    whole = assert_goes_on_bit_for_bit(config, after, tmp_path / "run" / "checkpoint.pt")
     if config.learning_rate == 1e-6:
         assert whole.cost["best_step"] == 5, "the kept model is older than the interruption"
 
 
-def counted(monkeypatch, owner, name: str) -> list:
-    """A list that gets an entry at every call."""
-    original, calls = getattr(owner, name), []
-
-    def call(*args, **kwargs):
-        calls.append(args)
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, call)
-    return calls
-
-
 @pytest.mark.usefixtures("saved_each_step")
-def test_a_finished_run_is_read_from_its_checkpoint(run, tiny_config, tmp_path, monkeypatch):
+def test_a_finished_run_is_read_from_its_checkpoint(run, tiny_config, tmp_path, counted, assert_same_bits):
     checkpoint = tmp_path / "checkpoint.pt"
     whole = run(tiny_config, checkpoint=checkpoint)
-    steps = counted(monkeypatch, AdamW, "step")
+    steps = counted(AdamW, "step")
     assert_same_bits(whole, run(tiny_config, checkpoint=checkpoint))
     assert not steps
 
@@ -164,7 +109,7 @@ def test_checkpoints_wait_for_their_time(run, tiny_config, tmp_path, monkeypatch
 
 
 @pytest.mark.usefixtures("saved_each_step")
-def test_a_checkpoint_of_another_configuration_is_passed_over(run, tiny_config, tmp_path, caplog):
+def test_a_checkpoint_of_another_configuration_is_passed_over(run, tiny_config, tmp_path, caplog, assert_same_bits):
     checkpoint = tmp_path / "checkpoint.pt"
     run(tiny_config.but(seed=5), checkpoint=checkpoint)
     with caplog.at_level(logging.WARNING):
@@ -194,7 +139,9 @@ def test_tables_of_other_tasks_than_the_configurations_are_named(tiny_config, co
 
 
 @pytest.mark.usefixtures("saved_each_step")
-def test_a_checkpoint_of_a_version_with_other_fields_is_passed_over(run, tiny_config, tmp_path, caplog, monkeypatch):
+def test_a_checkpoint_of_a_version_with_other_fields_is_passed_over(
+    run, tiny_config, tmp_path, caplog, monkeypatch, assert_same_bits
+):
     checkpoint = tmp_path / "checkpoint.pt"
     with monkeypatch.context() as patch:
         patch.setattr("mtbert.training.loop.fields", lambda progress: fields(progress)[1:])
@@ -380,7 +327,7 @@ def test_offsets_may_have_the_learning_rate_of_a_layer(tiny_config):
     assert sorted(grouped) == sorted(id(p) for p in [*model.parameters(), *offsets.values()])
 
 
-def test_r_drop_is_its_formula(run, tiny_config, monkeypatch):
+def test_r_drop_is_its_formula(run, tiny_config):
     """Liang et al. 2021: the mean loss of two passes and the mean of both divergences between them."""
     first, second = torch.randn(4, 5), torch.randn(4, 5)
     p, q = first.softmax(-1), second.softmax(-1)
@@ -393,7 +340,7 @@ def test_r_drop_is_its_formula(run, tiny_config, monkeypatch):
     assert strong > plain + 0.01, "with dropout the passes disagree"
 
 
-def test_r_drop_of_some_tasks_is_theirs_alone(run, tiny_config):
+def test_r_drop_of_some_tasks_is_theirs_alone(run, tiny_config, assert_same_bits):
     config = tiny_config.but(tasks=("sst", "quora"), scheme="unified", epochs=1)
     assert_same_bits(run(config.but(r_drop=0.5)), run(config.but(r_drop={"sst": 0.5, "quora": 0.5})))
     some = config.but(r_drop={"sst": 100.0})

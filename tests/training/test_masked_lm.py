@@ -89,15 +89,11 @@ def test_something_is_predicted_in_every_batch():
 
 
 @pytest.fixture
-def reference() -> transformers.BertForMaskedLM:
+def reference(shake) -> transformers.BertForMaskedLM:
     """transformers' model and head with every parameter away from its initial value."""
     torch.manual_seed(0)
     shape = dict(hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=301)
-    model = transformers.BertForMaskedLM(transformers.BertConfig(**shape))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model.eval()
+    return shake(transformers.BertForMaskedLM(transformers.BertConfig(**shape))).eval()
 
 
 def test_logits_loss_and_gradients_equal_those_of_transformers(reference, tmp_path):

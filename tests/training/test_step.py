@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
-from mtbert.gradients import WEIGHTS
+from mtbert.gradients import WEIGHTS, pcgrad
+from mtbert.gradients.gem import agem, gem
 from mtbert.multitask.losses import task_loss
 from mtbert.multitask.model import MultitaskBert
 from mtbert.sharing.soft_sharing import soft_gradient
@@ -56,17 +57,14 @@ class Step:
 
 
 @pytest.fixture
-def step_of(calm_encoder, course_folder) -> Callable[..., Step]:
+def step_of(calm_encoder, course_folder, shake) -> Callable[..., Step]:
     """Build a step of three tasks; the copies of a level differ from one another."""
 
     def build(**fields) -> Step:
         base = dict(corpus="course", tasks=THREE, encoder=calm_encoder, batch_size=8, head_dropout=0.0)
         config = RunConfig(**{**base, "adapter_size": 8, "adapter_heads": 2, **fields})
         torch.manual_seed(3)
-        model = MultitaskBert(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.05 * torch.randn_like(parameter)
+        model = shake(MultitaskBert(config), 0.05)
         corpus = load_corpus(config, course_folder)
         tables = {task: task_rows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
         return Step(model.train(), tables, Trainer(model, tables, total_steps=10))
@@ -301,20 +299,6 @@ def test_the_constants_of_a_method_reach_it(step_of, monkeypatch):
     assert given == [0.5]
 
 
-def naive_pcgrad(G: Tensor, generator: torch.Generator) -> Tensor:
-    """Algorithm 1 of Yu et al. 2020."""
-    total = torch.zeros_like(G[0])
-    for i in range(len(G)):
-        others = [j for j in range(len(G)) if j != i]
-        g = G[i].clone()
-        for place in torch.randperm(len(others), generator=generator).tolist():
-            other = G[others[place]]
-            if (product := g @ other) < 0:
-                g -= product / (other @ other) * other
-        total += g
-    return total
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -344,7 +328,7 @@ def test_pcgrad_is_for_what_tasks_share(step_of, fields):
         expected = plain
         if shared:
             G = torch.stack([vector(part, shared, step) for part in naive.values()])
-            update = naive_pcgrad(G, torch.Generator().manual_seed(5 * 1_000_003 + number))
+            update = pcgrad(G, torch.Generator().manual_seed(5 * 1_000_003 + number))
             expected = with_vector(plain, shared, update, set(shared), step)
             projected += not torch.allclose(update, G.sum(0))
         assert_gradients(step, expected)
@@ -354,28 +338,6 @@ def test_pcgrad_is_for_what_tasks_share(step_of, fields):
 # --- GEM and A-GEM -------------------------------------------------------------------------------------------------
 
 
-def naive_gem(g: Tensor, M: Tensor) -> tuple[Tensor, set[int]]:
-    """The vector closest to g that has no negative product with a row of M, by trying every active set."""
-    for size in range(len(M) + 1):
-        for active in itertools.combinations(range(len(M)), size):
-            A = M[list(active)]
-            v = torch.linalg.solve(A @ A.T, -A @ g) if active else g.new_zeros(0)
-            candidate = g + v @ A
-            if (v >= 0).all() and (M @ candidate >= -1e-9 * g.norm() * M.norm(dim=1)).all():
-                return candidate, set(active)
-    raise AssertionError("one active set gives the solution")
-
-
-def naive_agem(g: Tensor, M: Tensor) -> tuple[Tensor, set[int]]:
-    reference = M.mean(0)
-    if (product := g @ reference) >= 0:
-        return g, set()
-    return g - product / (reference @ reference) * reference, set(range(len(M)))
-
-
-NAIVE = {"gem": naive_gem, "agem": naive_agem}
-
-
 def remembered(step: Step) -> None:
     """The rows of earlier steps."""
     for task, start in (("quora", 0), ("sts", 5), ("sst", 8), ("quora", 14), ("sts", 20)):
@@ -383,7 +345,7 @@ def remembered(step: Step) -> None:
 
 
 def active_constraints(step: Step, tasks: tuple[str, ...], constraints: list[str]) -> list[set[str]]:
-    """Compare five steps with the naive projection; returns the constraints that were active in each."""
+    """Compare five steps with the projection of the whole gradient; returns the constraints active in each."""
     shared = shared_of({task: step.naive(task, np.arange(2)) for task in THREE})
     active = []
     for number in range(1, 6):
@@ -404,8 +366,8 @@ def active_in_step(step: Step, number: int, rows: dict, constraints: list[str], 
     own = summed([step.naive(task, part) for task, part in rows.items()])
     g = vector(own, shared, step)
     M = torch.stack([vector(part, shared, step) for part in memory.values()])
-    expected, active = NAIVE[config.gradients](g, M)
-    active = {constraints[i] for i in active}
+    expected, v = {"gem": gem, "agem": agem}[config.gradients](g, M)
+    active = {constraints[i] for i in v.nonzero().flatten()}
     used = {name for name in shared for part in (own, *(memory[task] for task in active)) if part[name] is not None}
     assert_gradients(step, with_vector(own, shared, expected, used, step))
     if config.gradients == "gem":

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_loop import assert_goes_on_bit_for_bit, assert_same_bits, counted
 
 from mtbert.config import RunConfig
 from mtbert.data.corpus import Corpus
@@ -42,14 +41,14 @@ def config(tiny_config) -> RunConfig:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_an_interrupted_run_goes_on_bit_for_bit(run, config, tmp_path, monkeypatch, name):
+def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, name, assert_goes_on_bit_for_bit):
     config = config.but(**RUNS[name])
-    whole = assert_goes_on_bit_for_bit(run, config, 7, tmp_path / "checkpoint.pt", monkeypatch)
+    whole = assert_goes_on_bit_for_bit(config, 7, tmp_path / "checkpoint.pt")
     assert (len(whole.cosines) > 0) == (config.cosine_every is not None)
 
 
 @pytest.mark.parametrize("gradients", ["sum", "pcgrad"])
-def test_recording_does_not_change_a_run(run, config, gradients):
+def test_recording_does_not_change_a_run(run, config, gradients, assert_same_bits):
     """With dropout, whose draws are those of the step."""
     config = config.but(scheme="unified", gradients=gradients, plan="S1 I1")
     plain, recorded = run(config), run(config.but(cosine_every=2))
@@ -119,7 +118,7 @@ def test_pretraining_before_and_after(run, config, tmp_path):
 
 
 @pytest.mark.usefixtures("saved_each_step")
-def test_a_checkpoint_of_other_data_is_passed_over(run, config, tmp_path, course_folder, caplog):
+def test_a_checkpoint_of_other_data_is_passed_over(run, config, tmp_path, course_folder, caplog, assert_same_bits):
     config, path = config.but(tasks=("sst",)), tmp_path / "checkpoint.pt"
     run(config, checkpoint=path)
     corpus = load_corpus(config, course_folder)
@@ -255,8 +254,8 @@ def test_tokens_are_counted_over_all_tasks(run, config, course_folder, fields):
 
 
 @pytest.mark.parametrize("fields", [dict(), dict(scheme="unified", gradients="pcgrad", head_norm=True)])
-def test_a_frozen_encoder_reads_each_split_once(run, config, monkeypatch, fields):
-    calls = counted(monkeypatch, MultitaskBert, "embed")
+def test_a_frozen_encoder_reads_each_split_once(run, config, fields, counted):
+    calls = counted(MultitaskBert, "embed")
     run(config.but(tasks=("sst", "quora"), score_tasks=("sts",), frozen=True, epochs=4, **fields))
     read = sorted(task for _, batches, *_ in calls for task in batches)
     assert read == ["quora", "quora", "sst", "sst", "sts"], "train and dev, of sts dev; one batch holds a split"

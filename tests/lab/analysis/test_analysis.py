@@ -16,7 +16,7 @@ from mtbert.training import task_rows
 from mtbert_lab.analysis import calibration, errors, groups, interference, probabilities, remedies
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.statistics import Estimate, Resamples
-from mtbert_lab.store import MissingRun, load_model, load_or_run
+from mtbert_lab.store import MissingRun, load_model
 
 
 def confident(N: int, T: float) -> tuple[np.ndarray, np.ndarray]:
@@ -138,8 +138,8 @@ def tagged(monkeypatch):
 
 
 @pytest.fixture
-def shared_run(shared_config, course_data):
-    return load_or_run(shared_config, device="cpu")
+def shared_run(shared_config, course_data, run_of):
+    return run_of(shared_config)
 
 
 def test_what_needs_model_and_data_is_kept(shared_run, isolated, monkeypatch):
@@ -189,16 +189,16 @@ def test_features_that_could_not_be_computed_are_computed_when_they_can(shared_r
 
 
 def test_features_of_rows_without_ids_are_those_of_their_data(
-    shared_config, course_folder, reordered, tmp_path, monkeypatch
+    shared_config, course_folder, reordered, tmp_path, monkeypatch, run_of
 ):
     """Their ids are line numbers, which another file has as well."""
     monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"id_column": None}))
     first = shutil.copytree(course_folder, tmp_path / "first")  # the original may be known with its ids
-    run = load_or_run(shared_config, data=first, device="cpu")
+    run = run_of(shared_config, data=first)
     known = groups.known_features(run, "sst", first)
     with pytest.raises(DataError, match="was scored on another dev split of sst"):
         probabilities.dev_table(run, "sst", reordered)
-    other = load_or_run(shared_config, data=reordered, device="cpu")
+    other = run_of(shared_config, data=reordered)
     assert groups.known_features(other, "sst", reordered)["words"].tolist() == known["words"].tolist()[::-1]
 
 

@@ -8,7 +8,6 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert_lab.cost.planner import BudgetError, describe, parse_memory, plan_table, read_candidates
 from mtbert_lab.cost.time import Speed
-from mtbert_lab.store.runs import load_or_run
 
 THREE = ("sst", "quora", "sts")
 
@@ -50,8 +49,8 @@ def test_candidates_of_a_profile(tmp_path, tiny_encoder):
     ]  # fmt: skip
 
 
-def test_the_plans_that_fit_come_first(config, speeds, course_data):
-    run = load_or_run(config, device="cpu", progress=False)
+def test_the_plans_that_fit_come_first(config, speeds, course_data, run_of):
+    run = run_of(config)
     configs = {"1-bert": config.but(seed=7), "3-bert": config.but(plan="3-bert"), "frozen": config.but(plan="frozen")}
     everything = plan_table(configs, data=course_data)
     assert everything["fits"].all() and everything["name"][0] == "1-bert"
@@ -72,28 +71,27 @@ def test_each_run_has_the_speed_of_its_own_steps(config, speeds, course_data, mo
     assert minutes["fp32"] == pytest.approx(2 * minutes["bf16"])
 
 
-def test_the_score_is_that_of_all_seeds_of_a_run(config, speeds, course_data):
-    runs = [load_or_run(config.but(seed=seed), device="cpu", progress=False) for seed in (1, 2)]
-    load_or_run(config.but(seed=2, cosine_every=1), device="cpu", progress=False)  # the same training
+def test_the_score_is_that_of_all_seeds_of_a_run(config, speeds, course_data, run_of):
+    runs = [run_of(config.but(seed=seed)) for seed in (1, 2)]
+    run_of(config.but(seed=2, cosine_every=1))  # the same training
     like = {"alike": config.but(seed=3, accumulation=2), "unlike": config.but(epochs=2)}
     table = plan_table(like, data=course_data).set_index("name")
     assert table["score"]["alike"] == pytest.approx((runs[0].score() + runs[1].score()) / 2)
     assert math.isnan(table["score"]["unlike"])
 
 
-def test_the_score_is_that_of_the_data_that_are_here(config, speeds, course_data, tmp_path):
-    load_or_run(config, device="cpu", progress=False)
+def test_the_score_is_that_of_the_data_that_are_here(config, speeds, course_data, tmp_path, run_of, cut):
+    run_of(config)
     other = shutil.copytree(course_data, tmp_path / "other")
-    path = other / "ids-sst-dev.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    cut(other / "ids-sst-dev.csv", 3)
     for folder in (course_data, other):
-        run = load_or_run(config, data=folder, device="cpu", progress=False)
+        run = run_of(config, data=folder)
         [score] = plan_table({"one": config}, data=folder)["score"]
         assert score == pytest.approx(run.score())
 
 
-def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_data):
-    load_or_run(config, device="cpu", progress=False)
+def test_the_list_says_what_fits_and_why_others_do_not(config, speeds, course_data, run_of):
+    run_of(config)
     configs = {
         "fits": config,
         "no layer 9": config.but(layers=9),

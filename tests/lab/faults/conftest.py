@@ -7,19 +7,15 @@ import pytest
 
 from mtbert.config import RunConfig
 from mtbert_lab.store.run import Run
-from mtbert_lab.store.runs import load_or_run
 
 
 @pytest.fixture(scope="module")
-def trained(request, tiny_encoder, course_folder, tmp_path_factory, isolated_in) -> tuple[Run, Path]:
+def trained(request, tiny_encoder, course_folder, tmp_path_factory, isolated_in, run_of) -> tuple[Run, Path]:
     """The first of the runs with the SEEDS of the test's file, and the folder with their store and their cache."""
     folder = tmp_path_factory.mktemp("trained")
     config = RunConfig(corpus="course", encoder=tiny_encoder, batch_size=8, epochs=1, frozen=True)
     with isolated_in(folder):
-        runs = [
-            load_or_run(config.but(seed=seed), course_folder, device="cpu", progress=False)
-            for seed in request.module.SEEDS
-        ]
+        runs = [run_of(config.but(seed=seed), course_folder) for seed in request.module.SEEDS]
     return runs[0], folder
 
 

@@ -19,19 +19,18 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.report import plots
 from mtbert_lab.store import runs
 from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.runs import load_or_run
 
 
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_store_without_room_is_met_before_the_training(tiny_config, course_data, small_disk, monkeypatch):
+def test_a_store_without_room_is_met_before_the_training(tiny_config, course_data, small_disk, monkeypatch, run_of):
     """A file without content would still have room there."""
     (small_disk / "other").write_bytes(bytes(700_000))
     monkeypatch.setattr(runs, "train", lambda *args, **how: pytest.fail("trained for nothing"))
     with pytest.raises(FolderError, match=r"disk: cannot be written to \(No space left on device\)"):
-        load_or_run(tiny_config, store=small_disk, device="cpu", progress=False)
+        run_of(tiny_config, store=small_disk)
 
 
 def test_predictions_are_whole_or_not_there(small_disk):
@@ -44,12 +43,14 @@ def test_predictions_are_whole_or_not_there(small_disk):
 
 
 @pytest.mark.usefixtures("saved_each_step")
-def test_after_the_umask_that_the_docs_name_a_run_is_its_users_alone(tiny_config, course_data, isolated, monkeypatch):
+def test_after_the_umask_that_the_docs_name_a_run_is_its_users_alone(
+    tiny_config, course_data, isolated, monkeypatch, run_of
+):
     [umask] = re.findall(r"`umask (\d+)`", (REPOSITORY / "docs" / "store.md").read_text(encoding="utf8"))
     monkeypatch.setattr(runs, "remove_checkpoints", lambda folder: None)
     before = os.umask(int(umask, 8))
     try:
-        load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+        run_of(tiny_config.but(frozen=True))
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in isolated.rglob("*")}
@@ -59,7 +60,7 @@ def test_after_the_umask_that_the_docs_name_a_run_is_its_users_alone(tiny_config
 
 @pytest.mark.parametrize("fault", ["read-only", "not a folder"])
 def test_a_cache_that_cannot_be_written_is_named_before_training(
-    tiny_config, course_data, small_disk, monkeypatch, fault
+    tiny_config, course_data, small_disk, monkeypatch, fault, run_of
 ):
     monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
     if fault == "read-only":
@@ -69,22 +70,22 @@ def test_a_cache_that_cannot_be_written_is_named_before_training(
         monkeypatch.setenv("MTBERT_CACHE", str(small_disk / "file"))
     monkeypatch.setattr(runs, "train", None)
     with pytest.raises(FolderError, match=f"{cache_dir()}/models/.*cannot be written to .*MTBERT_CACHE for all else"):
-        load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+        run_of(tiny_config.but(frozen=True))
 
 
-def test_a_full_cache_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog):
+def test_a_full_cache_loses_no_run(tiny_config, course_data, small_disk, monkeypatch, caplog, run_of):
     monkeypatch.setenv("MTBERT_CACHE", str(small_disk))
     (small_disk / "other").write_bytes(bytes(1_000_000))
-    run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    run = run_of(tiny_config.but(frozen=True))
     assert f"{run.run_id}, which is stored, cannot be kept in {cache_dir() / 'models' / run.run_id}" in caplog.text
     assert "; MTBERT_CACHE names another folder" in caplog.text
     assert files(results_dir() / "runs") == ["SHA256SUMS", "predictions.parquet", "run.json"]
-    again = load_or_run(run.config, train_missing=False)
+    again = run_of(run.config, train_missing=False)
     pd.testing.assert_frame_equal(run.predictions, again.predictions)
 
 
 @pytest.mark.usefixtures("saved_each_step")
-def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, course_data, monkeypatch):
+def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, course_data, monkeypatch, run_of):
     save, saved = MultitaskBert.save, []
 
     def full(self, folder):
@@ -94,7 +95,7 @@ def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, c
         save(self, folder)
 
     monkeypatch.setattr(MultitaskBert, "save", full)
-    run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+    run = run_of(tiny_config.but(frozen=True))
     assert saved == [2, 0] and load_model(run.run_id) and run.scores["n"].tolist() == [20, 20]
 
 
@@ -111,7 +112,7 @@ def test_an_error_of_a_file_is_one_line_with_its_path(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("home", ["read-only", "gone"])
-def test_where_the_cache_cannot_be_written_the_message_says_what_to_set(tmp_path, monkeypatch, home):
+def test_where_the_cache_cannot_be_written_the_message_says_what_to_set(monkeypatch, home):
     """/proc is read-only for root, too; a run asks for its store before it trains."""
     for name in ("MTBERT_CACHE", "MTBERT_RESULTS", "MTBERT_FIGURES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

@@ -26,7 +26,6 @@ from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import Run, StoreError
-from mtbert_lab.store.runs import load_or_run
 
 SEEDS = (1,)  # of the run in `stored`
 
@@ -63,13 +62,13 @@ def test_no_flipped_bit_of_ids_and_labels_is_read(stored, flip):
     assert seen > 10, "in the other files the bit belongs to nothing that is read"
 
 
-def test_the_message_says_what_to_do(stored, config):
+def test_the_message_says_what_to_do(stored, config, run_of):
     path = folder_of(stored) / "run.json"
     path.write_text(path.read_text().replace('"value": 0', '"value": 1'))
     with pytest.raises(StoreError, match=r"run\.json is damaged or was changed: .* delete the run's folder"):
-        load_or_run(config, device="cpu", progress=False)
+        run_of(config)
     shutil.rmtree(path.parent)
-    pd.testing.assert_frame_equal(load_or_run(config, device="cpu", progress=False).predictions, stored.predictions)
+    pd.testing.assert_frame_equal(run_of(config).predictions, stored.predictions)
 
 
 def test_checksums_that_a_run_had_are_missed(stored):
@@ -162,27 +161,27 @@ def test_damaged_predictions_are_named(stored):
         read_run(folder)
 
 
-def test_a_damaged_run_does_not_fail_another_one(stored, config, caplog):
+def test_a_damaged_run_does_not_fail_another_one(stored, config, caplog, run_of):
     path = folder_of(stored) / "run.json"
     path.write_text(path.read_text()[:100])
-    other = load_or_run(config.but(seed=2), device="cpu", progress=False)
+    other = run_of(config.but(seed=2))
     assert f"{path.parent}: run.json is damaged" in caplog.text
     assert [content["run_id"] for _, content in stored_runs([results_dir()])] == [other.run_id]
 
 
-def test_a_folder_without_run_json_is_replaced_by_the_trained_run(stored, config, monkeypatch):
+def test_a_folder_without_run_json_is_replaced_by_the_trained_run(stored, config, monkeypatch, run_of):
     (folder_of(stored) / "run.json").unlink()
-    again = load_or_run(config, device="cpu", progress=False)
+    again = run_of(config)
     assert again.score() == stored.score()
     monkeypatch.setattr(runs, "train", None)
-    assert load_or_run(config, device="cpu", progress=False).cost == again.cost
+    assert run_of(config).cost == again.cost
 
 
-def test_damaged_ids_and_labels_are_written_again(stored, config):
+def test_damaged_ids_and_labels_are_written_again(stored, config, run_of):
     [path] = (results_dir() / "dev").iterdir()
     content = path.read_bytes()
     path.write_bytes(content[:100])
-    load_or_run(config.but(seed=2), device="cpu", progress=False)
+    run_of(config.but(seed=2))
     assert path.read_bytes() == content
     read_run(folder_of(stored))
 

@@ -19,7 +19,6 @@ from mtbert_lab.store import runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.removal import remove_unused
-from mtbert_lab.store.runs import load_or_run
 from mtbert_lab.store.tables import update_tables
 
 SEEDS = (1, 2)  # of the runs in `stored`
@@ -83,14 +82,14 @@ for number in itertools.count(0, int(sys.argv[3])):
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 9])
 def test_a_kill_at_any_file_operation_behind_training_loses_nothing(
-    tiny_config, course_data, tmp_path, monkeypatch, every
+    tiny_config, course_data, tmp_path, monkeypatch, every, run_of
 ):
     config = tiny_config.but(epochs=1, frozen=True)
     fields = json.dumps(config.model_dump(mode="json"))
     killed = subprocess.run([sys.executable, "-c", KILLED, fields, str(tmp_path), str(every)], cwd=REPOSITORY)
     assert killed.returncode == 0
     torch.set_num_threads(1)
-    whole = load_or_run(config, device="cpu", progress=False)
+    whole = run_of(config)
     model = load_model(whole.run_id).state_dict()
     monkeypatch.setattr(runs, "train", None)
     folders = sorted(tmp_path.iterdir())
@@ -103,16 +102,16 @@ def test_a_kill_at_any_file_operation_behind_training_loses_nothing(
         left = [path.name for path in folder.rglob("*") if path.suffix == ".pt" or path.name.startswith(".")]
         assert left == [".lock"], folder.name
         assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {whole.run_id}
-        run = load_or_run(config, device="cpu", progress=False)
+        run = run_of(config)
         pd.testing.assert_frame_equal(run.predictions, whole.predictions, check_exact=True)
         kept = load_model(whole.run_id).state_dict()
         assert all(torch.equal(tensor, kept[name]) for name, tensor in model.items())
 
 
-def test_what_another_process_still_needs_stays(tiny_config, course_data):
+def test_what_another_process_still_needs_stays(tiny_config, course_data, run_of):
     """A run that has no model goes on from its checkpoint; beside a model there is nothing to go on with."""
     config = tiny_config.but(epochs=1, frozen=True)
-    folder = model_folder(load_or_run(config, device="cpu", progress=False).run_id)
+    folder = model_folder(run_of(config).run_id)
     left = [folder / "checkpoint.pt", folder / ".checkpoint.pt.12-3f", folder / "tokenizer" / ".vocab.txt.12-3f"]
     for path in left:
         path.write_bytes(bytes(1000))
@@ -131,7 +130,7 @@ def test_what_another_process_still_needs_stays(tiny_config, course_data):
 
 
 @pytest.mark.parametrize("damage", ["removed", "older than a run"])
-def test_a_table_that_lacks_runs_is_written_again(stored, damage):
+def test_a_table_that_lacks_runs_is_written_again(stored, damage, run_of):
     path = results_dir() / "scores.csv"
     content = path.read_text()
     if damage == "removed":
@@ -139,16 +138,16 @@ def test_a_table_that_lacks_runs_is_written_again(stored, damage):
     else:
         path.write_text(content.splitlines()[0])
         os.utime(path, (0, 0))
-    load_or_run(stored.config, device="cpu", progress=False)
+    run_of(stored.config)
     assert path.read_text() == content
 
 
-def test_a_whole_table_is_not_written_again(stored, monkeypatch):
+def test_a_whole_table_is_not_written_again(stored, monkeypatch, run_of):
     """Also not where it has no row of a run that is damaged."""
-    load_or_run(stored.config, device="cpu", progress=False)
+    run_of(stored.config)
     with monkeypatch.context() as patch:
         patch.setattr("mtbert_lab.store.tables.write_table", None)
-        load_or_run(stored.config, device="cpu", progress=False)
+        run_of(stored.config)
     other = results_dir() / "runs" / "0123456789-01234567" / "run.json"
     other.parent.mkdir()
     other.write_text("damaged")
@@ -157,16 +156,16 @@ def test_a_whole_table_is_not_written_again(stored, monkeypatch):
     update_tables(results_dir())
 
 
-def test_a_table_that_cannot_be_written_is_a_warning(tiny_config, course_data, monkeypatch, caplog):
+def test_a_table_that_cannot_be_written_is_a_warning(tiny_config, course_data, monkeypatch, caplog, run_of):
     def fail(table, path):
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
         patch.setattr("mtbert_lab.store.tables.write_table", fail)
-        run = load_or_run(tiny_config.but(frozen=True), device="cpu", progress=False)
+        run = run_of(tiny_config.but(frozen=True))
     assert "scores.csv of" in caplog.text and "cannot be written ([Errno 28]" in caplog.text
     assert not (results_dir() / "scores.csv").exists()
-    load_or_run(run.config, device="cpu", progress=False)
+    run_of(run.config)
     assert set(pd.read_csv(results_dir() / "scores.csv")["run_id"]) == {run.run_id}
 
 

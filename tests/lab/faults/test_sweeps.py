@@ -107,13 +107,6 @@ def step_of(run: SweepRun) -> int:
     return torch.load(path, weights_only=True)["progress"]["step"] if path.exists() else 0
 
 
-def wait_for(condition, seconds: float = 90.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "this took too long"
-        time.sleep(0.05)
-
-
 def processes_of(parent: int, name: str) -> list[int]:
     """The processes below `parent` that run, whose command line contains the name."""
     found = []
@@ -130,7 +123,7 @@ def processes_of(parent: int, name: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    tmp_path_factory, course_folder, isolated_in
+    tmp_path_factory, course_folder, isolated_in, run_of
 ) -> Callable[[SweepRun], tuple[Run, dict[str, torch.Tensor]]]:
     """A run that nobody disturbs, and the weights of its model; each is trained once for all tests of this file."""
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -139,7 +132,7 @@ def undisturbed(
     def train(run: SweepRun) -> tuple[Run, dict[str, torch.Tensor]]:
         if run.run_id not in known:
             with isolated_in(folder):
-                stored = load_or_run(run.config, course_folder, device="cpu", progress=False)
+                stored = run_of(run.config, course_folder)
                 known[run.run_id] = stored, load_model(run.run_id).state_dict()
         return known[run.run_id]
 
@@ -161,7 +154,7 @@ def check_all(runs: list[SweepRun], undisturbed: Callable[[SweepRun], tuple[Run,
 
 
 def test_two_sweeps_at_once_train_every_run_once_though_a_worker_is_killed(
-    quick_grid, course_data, start, undisturbed, tmp_path
+    quick_grid, course_data, start, undisturbed, tmp_path, wait_for
 ):
     """Both long runs wait behind their first checkpoint until the worker of one sweep has been killed."""
     code, go_on = tmp_path / "held.py", tmp_path / "go_on"
@@ -186,7 +179,7 @@ EXIT_CODES = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: 
 
 @slow
 def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_on(
-    grid, course_data, start, undisturbed
+    grid, course_data, start, undisturbed, wait_for
 ):
     runs = runs_of(grid)
 
@@ -210,7 +203,7 @@ def test_a_sweep_ends_with_its_workers_at_any_moment_and_the_same_command_goes_o
     check_all(runs, undisturbed)
 
 
-def test_workers_end_with_the_sweep_while_a_step_takes_long(quick_grid, course_data, start, tmp_path):
+def test_workers_end_with_the_sweep_while_a_step_takes_long(quick_grid, course_data, start, tmp_path, wait_for):
     code = tmp_path / "endless.py"
     code.write_text(
         "import time\nfrom mtbert_lab import sweep\nfrom mtbert_lab.store import runs\n"
@@ -275,7 +268,7 @@ class OnATerminal:
 
 
 @slow
-def test_ctrl_c_on_a_terminal(grid, course_data, undisturbed):
+def test_ctrl_c_on_a_terminal(grid, course_data, undisturbed, wait_for):
     runs = runs_of(grid)
     stopped = OnATerminal(grid, *OPTIONS, "--workers", 2)
     stopped.read_until(f"one, seed 1 ({runs[0].run_id})", "two, seed 1 (", "/200", "runs:")
@@ -311,7 +304,7 @@ def cluster(start, tmp_path, monkeypatch):
 
 
 @slow
-def test_a_cluster_of_the_users_own(grid, course_data, start, cluster, undisturbed):
+def test_a_cluster_of_the_users_own(grid, course_data, start, cluster, undisturbed, wait_for):
     """A worker is killed, then the scheduler; another cluster gets the same command."""
     runs = runs_of(grid)
     scheduler, *workers = cluster(23456)

@@ -5,7 +5,27 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import matplotlib
+
+matplotlib.use("Agg")  # no window opens, whichever test imports pyplot first
+
+import matplotlib.pyplot as plt
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """No test leaves a figure open."""
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list:
+    """What notebooks display."""
+    shown = []
+    monkeypatch.setattr("mtbert_lab.report.notebook.display", shown.append)
+    return shown
 
 
 @pytest.fixture(scope="session")

@@ -307,7 +307,7 @@ def test_a_notebook_whose_kernel_dies_is_executed_again(root, no_site, monkeypat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, no_site, number):
+def test_what_has_ended_is_kept_after_an_interruption_and_nothing_runs_on(root, no_site, number, wait_for):
     write_notebook(root, "01_tiny", COUNT)
     write_notebook(root, "02_slow", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(600)")
     output, front = root / "build/executed", root / "build/report/index.html"
@@ -324,12 +324,12 @@ build._build_site = front_page
 build.build_report("demo", workers=1, root={str(root)!r})"""
     unblock = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job of a shell ignores it
     process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.DEVNULL, preexec_fn=unblock)
-    wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="01_tiny.html"' in front.read_text())
+    wait_for(lambda: (output / "pid").exists() and front.exists() and 'href="01_tiny.html"' in front.read_text(), 200.0)
     process.send_signal(number)
     process.wait()
     assert executed(root) == ["01_tiny"]
     kernel = int((output / "pid").read_text())
-    wait_for(lambda: not is_alive(kernel))
+    wait_for(lambda: not is_alive(kernel), 200.0)
 
     write_notebook(root, "02_slow", "print('fast now')")
     build_report("demo", root=root)
@@ -364,13 +364,6 @@ def test_a_notebook_is_executed_for_each_grid(root, no_site, tiny_encoder, capsy
         build_report("cpu", "02", grids=grids, root=root)
     with pytest.raises(ReportError, match=r"--grid: 01_tiny\.ipynb has no parameter grid"):
         build_report("cpu", "01", grids=grids[:1], root=root)
-
-
-def wait_for(condition, seconds=200):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def is_alive(process):

@@ -3,10 +3,6 @@
 import re
 from collections.abc import Iterator
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import nbformat
 import pytest
 import torch

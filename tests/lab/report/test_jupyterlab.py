@@ -20,7 +20,6 @@ from nbformat.v4 import new_code_cell, new_notebook
 from mtbert.config import RunConfig
 from mtbert_lab.analysis.errors import error_table
 from mtbert_lab.report.viewers import one_row_an_example
-from mtbert_lab.store import load_or_run
 
 SERVER = """-m jupyterlab --no-browser --allow-root --port=0 --IdentityProvider.token= --expose-app-in-browser
     --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.news_url=None"""
@@ -111,9 +110,9 @@ ROWS = """[...document.querySelectorAll('.jp-OutputArea table.dataframe tbody tr
     .map(row => row.cells[row.cells.length - 1].innerText).join()"""
 
 
-def test_viewers_are_used_with_the_keyboard(course_data, tiny_encoder, lab):
+def test_viewers_are_used_with_the_keyboard(course_data, tiny_encoder, lab, run_of):
     fields = dict(corpus="course", encoder=tiny_encoder, tasks=("sst", "quora"), scheme="unified", plan="1-bert")
-    run = load_or_run(RunConfig(**fields, batch_size=8, epochs=1, steps_per_epoch=2), device="cpu")
+    run = run_of(RunConfig(**fields, batch_size=8, epochs=1, steps_per_epoch=2))
     errors = error_table(run.run_id)
     page = lab(
         [

@@ -7,10 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import nbformat
 import pandas as pd
@@ -29,7 +25,7 @@ from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS, read_tasks
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, plots
-from mtbert_lab.store import load_or_run, read_grids
+from mtbert_lab.store import read_grids
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -115,9 +111,7 @@ def test_papermill_injects_declared_parameters_and_others_are_refused(run_cells,
         run_cells(tmp_path / "a.ipynb", {"sed": 2})
 
 
-def test_findings_and_tables_are_shown_unless_empty(monkeypatch):
-    shown = []
-    monkeypatch.setattr(notebook, "display", shown.append)
+def test_findings_and_tables_are_shown_unless_empty(shown):
     table = pd.DataFrame({"claim": ["a < b"], "number": [None]})
     notebook.display_markdown("")
     notebook.listing(table.iloc[:0])
@@ -219,7 +213,7 @@ runs:
 
 
 @pytest.fixture
-def executed_for_own_grid(run_cells, tiny_encoder, isolated, monkeypatch):
+def executed_for_own_grid(run_cells, tiny_encoder, isolated, monkeypatch, run_of, shown):
     """Executes some cells of a notebook for a grid of one's own; gives the texts that they show.
 
     in_kernel: in a kernel, which trains the runs, too; they are trained before, in this process, otherwise.
@@ -238,7 +232,7 @@ def executed_for_own_grid(run_cells, tiny_encoder, isolated, monkeypatch):
             given["profile"] = "demo"
         if not in_kernel:
             for _, config in read_grids([grid]):
-                load_or_run(config, device="cpu", progress=False)
+                run_of(config)
             return run_cells(some, given)
         about = dict(kernel_name="python3", cwd=isolated, progress_bar=False)
         done = papermill.execute_notebook(some, isolated / "done.ipynb", given, **about)

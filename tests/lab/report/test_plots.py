@@ -4,10 +4,6 @@ import base64
 import html
 import itertools
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -21,12 +17,6 @@ from mtbert.sharing.plan import SharingPlan
 from mtbert_lab.cost import PARTS
 from mtbert_lab.report import plots, plots_sweeps, words
 from mtbert_lab.report.plots_sweeps import CLAIM_COLOURS, VERDICTS
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def drawn(ax: plt.Axes) -> set[tuple[float, float]]:

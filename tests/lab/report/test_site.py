@@ -333,8 +333,8 @@ frame.src = "02_board.html";
 </script>"""
 
 
-def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path, quick_site, chromium):
-    folder, shown = tmp_path / "executed", []
+def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path, quick_site, chromium, shown):
+    folder = tmp_path / "executed"
     about = dict(paper="002", place="Table 1", kind="finding", its_number="0.1", words="w" * 200, headline=0)
     rows = [
         about
@@ -343,9 +343,7 @@ def test_a_board_is_filtered_and_sorted_and_code_is_shown_by_one_switch(tmp_path
         about | dict(claim="c", verdict="contradicted", found="-0.030", section="01_tiny.ipynb#Gone"),
         about | dict(claim="d", verdict="contradicted", found="0.001", section=""),
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(notebook, "display", shown.append)
-        notebook.embed(board.board(pd.DataFrame(rows)), "board")
+    notebook.embed(board.board(pd.DataFrame(rows)), "board")
     write(folder, "00_start", [new_markdown_cell(START)])
     write(folder, "01_tiny", [new_markdown_cell(CARD), new_markdown_cell("## 1 Of papers' plans, all")])
     folded = {"tags": ["hide-input"]}

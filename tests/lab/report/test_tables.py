@@ -17,7 +17,6 @@ from mtbert_lab.statistics import Difference
 from mtbert_lab.statistics.verdicts import holm
 from mtbert_lab.store.compare import difference
 from mtbert_lab.store.folders import write_run
-from mtbert_lab.store.runs import load_or_run
 
 THREE = ("sst", "quora", "sts")
 BASE = RunConfig(tasks=THREE, scheme="unified", keep="last")
@@ -243,9 +242,9 @@ def test_what_is_forgotten(synthetic):
     assert first["sst", "sst"] == 0.9 and first["sst", "sts"] == 0.4 and first["sts", "sts"] == 0.8
 
 
-def test_every_pass_of_a_run_in_turn_has_its_scores(tiny_config, course_data):
+def test_every_pass_of_a_run_in_turn_has_its_scores(tiny_config, course_data, run_of):
     config = tiny_config.but(tasks=("sst", "quora"), scheme="in_turn", keep="last")
-    run = load_or_run(config, device="cpu", progress=False)
+    run = run_of(config)
     table = tables.forgotten({"a": [run]})
     assert run.curve["step"].tolist() == [5, 10, 15, 20]
     assert table[table["task"] == "sst"]["after"].tolist() == ["sst", "quora"], "of two rounds the last"
@@ -291,7 +290,7 @@ def test_the_table_says_of_every_run_whether_a_task_rests_on_similar_runs(synthe
     assert comparison.difference_table()["seeds"].tolist() == ["1, variance of similar runs"]
 
 
-def test_a_grid_of_ones_own_has_to_be_there(tmp_path):
+def test_a_grid_of_ones_own_has_to_be_there():
     assert tables.read_runs("cpu", "none", train_missing=False).configs == {}
     with pytest.raises(ConfigError, match=r"none\.yaml"):
         tables.read_runs("cpu", str(tables.grids.REPOSITORY / "params/cpu/none.yaml"), train_missing=False)

@@ -31,7 +31,7 @@ def grid_of(**runs):
 
 
 @pytest.mark.parametrize("name", ["06_training_methods", "11_students"])
-def test_a_notebook_has_findings(name):
+def test_a_notebook_has_findings(name, shown):
     cells = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4).cells
     shown = [output.data for cell in cells for output in cell.get("outputs", ()) if "data" in output]
     texts = ["".join(data.get("text/markdown", "")) for data in shown]
@@ -204,10 +204,8 @@ def test_mean_scores_of_runs_of_other_tasks(synthetic):
     assert "overall" not in tables.mean_scores({"one": [scored]}), "its score is that of the task that it trains"
 
 
-def test_without_runs_there_are_no_baselines_and_nothing_is_shown(monkeypatch):
+def test_without_runs_there_are_no_baselines_and_nothing_is_shown(shown):
     assert tables.baselines([Grid((), {}, {})]).empty
-    shown = []
-    monkeypatch.setattr(notebook, "display", shown.append)
     notebook.numbers(Comparison(Grid((), {}, {}), {}))
     assert [one.data for one in shown] == ["There are no runs of this question here."]
 

@@ -5,12 +5,7 @@ import json
 import re
 import subprocess
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import ipywidgets
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,21 +18,15 @@ from mtbert.data.tokens import load_tokenizer
 from mtbert.multitask import encoder_config
 from mtbert.sharing import PlanError, SharingPlan
 from mtbert_lab.analysis import errors
-from mtbert_lab.report import notebook, viewers
+from mtbert_lab.report import viewers
 from mtbert_lab.report.tables import Grid
 from mtbert_lab.store import overall_interval
 
 THREE = ("sst", "quora", "sts")
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
 @pytest.fixture
-def live(monkeypatch) -> list:
+def live(monkeypatch, shown) -> list:
     """What is displayed in a kernel that a Jupyter server started."""
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
     shown = []
@@ -98,9 +87,7 @@ NO_PLANS = (
 )
 
 
-def test_the_plan_explorer_reads_plans_as_python_does(tmp_path, chromium, monkeypatch):
-    shown = []
-    monkeypatch.setattr(notebook, "display", shown.append)
+def test_the_plan_explorer_reads_plans_as_python_does(tmp_path, chromium, shown):
     viewers.plan_explorer(Grid((), {}, {}), THREE)
     script = """<script>
       const input = document.querySelector(".plans input"), found = [];
@@ -134,9 +121,8 @@ def test_the_plan_explorer_reads_plans_as_python_does(tmp_path, chromium, monkey
         assert error, text
 
 
-def test_the_plan_explorer_has_the_stored_runs_of_its_tasks(monkeypatch, synthetic):
-    shown, tables = [], []
-    monkeypatch.setattr(notebook, "display", shown.append)
+def test_the_plan_explorer_has_the_stored_runs_of_its_tasks(monkeypatch, synthetic, shown):
+    tables = []
     monkeypatch.setattr(viewers.notebook, "collapsible", lambda table, title: tables.append(table))
     fields = {"tasks": THREE, "scheme": "unified"}
     configs = {
@@ -166,7 +152,7 @@ def test_any_sentence_has_an_attention_viewer_that_opens_at_a_head(live, tiny_en
     viewers.attention_viewer(model, tokenizer, "", 1, 1)  # only [CLS] and [SEP]
 
 
-def test_all_heads_stand_in_a_grid_and_one_is_marked():
+def test_all_heads_stand_in_a_grid_and_one_is_marked(shown):
     maps = torch.softmax(torch.randn(2, 3, 5, 5), -1)
     one, grid, *_ = viewers.attention_figure(maps, list("abcde"), layer=2, head=3).axes
     assert one.get_title() == "layer 2, head 3"
@@ -193,7 +179,7 @@ def test_an_example_has_one_row_with_what_each_model_says():
     assert "text" not in viewers.one_row_an_example(error_rows(text=""))
 
 
-def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
+def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch, shown):
     said, shown = [], []
     monkeypatch.setattr(viewers.notebook, "display_markdown", said.append)
     monkeypatch.setattr(viewers.notebook, "listing", shown.append)

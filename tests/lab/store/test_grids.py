@@ -5,7 +5,6 @@ import pytest
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.store.grids import read_grid, read_grids
-from mtbert_lab.store.runs import load_or_run
 
 GRID = """
 base: {learning_rate: 1e-3, epochs: 2}
@@ -113,8 +112,8 @@ def test_a_wrong_teacher_is_named(tmp_path, teachers, message):
         read_grid(tmp_path / "grid.yaml")
 
 
-def test_a_stored_run_teaches_by_its_id(tiny_config, course_data, grid_file):
-    stored = load_or_run(tiny_config.but(epochs=1), device="cpu", progress=False)
+def test_a_stored_run_teaches_by_its_id(tiny_config, course_data, grid_file, run_of):
+    stored = run_of(tiny_config.but(epochs=1))
     text = f"runs: {{a: {{corpus: course, teachers: [{stored.run_id}]}}}}"
     [config] = read_grid(grid_file(text))["a"]
     assert config.teachers == (stored.config,)

@@ -13,13 +13,12 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.store.folders import StoreError, read_run
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import model_folder
-from mtbert_lab.store.runs import load_or_run
 
 TEXTS = ["A Bright Story about a Violin", "the dull kitchen", "a Garden in winter, and a bicycle"]
 
 
-def test_a_stored_run_of_a_changed_task_is_not_read(tiny_config, course_data, monkeypatch):
-    run = load_or_run(tiny_config.but(tasks=["cfimdb"], frozen=True, epochs=1), device="cpu", progress=False)
+def test_a_stored_run_of_a_changed_task_is_not_read(tiny_config, course_data, monkeypatch, run_of):
+    run = run_of(tiny_config.but(tasks=["cfimdb"], frozen=True, epochs=1))
     folder = results_dir() / "runs" / run.run_id
     read_run(folder)
     changed = COURSE["cfimdb"].model_dump() | {"class_names": ("bad", "good")}
@@ -35,10 +34,10 @@ def remove_tokenizer(folder: Path) -> None:
     write_checksums(folder, FILES)
 
 
-def test_a_model_without_a_tokenizer_is_not_used_with_another_one(tiny_config, course_data, tmp_path, caplog):
+def test_a_model_without_a_tokenizer_is_not_used_with_another_one(tiny_config, course_data, tmp_path, caplog, run_of):
     encoder = Path(shutil.copytree(tiny_config.encoder, tmp_path / "encoder"))
     config = tiny_config.but(encoder=str(encoder), frozen=True, epochs=1)
-    run = load_or_run(config, device="cpu", progress=False)
+    run = run_of(config)
     remove_tokenizer(model_folder(run.run_id))
     assert len(load_model(run.run_id).predict(TEXTS)) == 3
     assert f"was saved without a tokenizer; that of {encoder} is used as it is now" in caplog.text

@@ -34,7 +34,7 @@ from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.removal import cache_contents, clear_models, forget
 from mtbert_lab.store.run import MissingRun, Run, StoreError
-from mtbert_lab.store.runs import data_root, load_or_run, stored_seeds
+from mtbert_lab.store.runs import data_root, stored_seeds
 
 THREE = RunConfig(tasks=("sst", "quora", "sts"), scheme="unified", keep="last")
 
@@ -44,8 +44,12 @@ def config(tiny_config) -> RunConfig:
     return tiny_config.but(epochs=1, frozen=True)
 
 
-def run_of(config: RunConfig, **options) -> Run:
-    return load_or_run(config, device="cpu", progress=False, **options)
+@pytest.fixture
+def fewer_rows(course_data, tmp_path, cut) -> Path:
+    """A copy of the data whose training split of SST lacks three rows."""
+    other = Path(shutil.copytree(course_data, tmp_path / "other"))
+    cut(other / "ids-sst-train.csv", 3)
+    return other
 
 
 def refuse(*args, **kwargs):
@@ -60,7 +64,7 @@ def assert_same(first: Run, second: Run) -> None:
         pd.testing.assert_frame_equal(table, other, check_dtype=False)
 
 
-def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
+def test_trained_once_and_loaded_after(config, course_data, monkeypatch, run_of):
     trained = run_of(config)
     monkeypatch.setattr(runs, "train", refuse)
     assert_same(trained, run_of(config))
@@ -69,13 +73,13 @@ def test_trained_once_and_loaded_after(config, course_data, monkeypatch):
         run_of(config.but(seed=2))
 
 
-def test_runs_are_listed_in_the_order_of_their_seeds(config, course_data):
+def test_runs_are_listed_in_the_order_of_their_seeds(config, course_data, run_of):
     for seed in (10, 2, 1):
         run_of(config.but(seed=seed))
     assert list_runs()["seed"].tolist() == ["1", "2", "10"]
 
 
-def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_data, monkeypatch):
+def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_data, monkeypatch, run_of):
     """Also one that was registered after the run."""
     run = run_of(config)
     macro_f1 = float(run.scores.loc[run.scores["metric"] == "macro_f1", "value"].iloc[0])
@@ -89,13 +93,13 @@ def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_da
     assert run.score() == (dev["predicted"] != dev["label"]).mean()
 
 
-def test_a_number_has_no_confidence_which_would_overflow(config, course_data, monkeypatch):
+def test_a_number_has_no_confidence_which_would_overflow(config, course_data, monkeypatch, run_of):
     monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"label_range": (0, 1e6)}))
     stored = run_of(config.but(tasks=("sts",), pairs="sum"))
     assert stored.predictions["confidence"].isna().all() and np.isfinite(stored.predictions["predicted"]).all()
 
 
-def test_what_a_run_holds(config, course_data):
+def test_what_a_run_holds(config, course_data, run_of):
     run = run_of(config.but(score_tasks=("sts",), pairs="sum"))
     digest, fingerprint = run.run_id.split("-")
     assert digest == run.config.digest and run.provenance["data"].startswith(fingerprint)
@@ -109,7 +113,7 @@ def test_what_a_run_holds(config, course_data):
     assert run.cost["trained_parameters"] == 32 * 5 + 5 + 32 + 1
 
 
-def test_the_tidy_table(config, course_data):
+def test_the_tidy_table(config, course_data, run_of):
     stored = [run_of(config.but(seed=seed, evals_per_epoch=2)) for seed in (1, 2)]
     scores = pd.read_csv(results_dir() / "scores.csv")
     assert list(scores.columns) == [
@@ -130,7 +134,7 @@ def stored_files() -> list[str]:
     return sorted(path.name for path in results_dir().rglob("*") if path.is_file() and path.name != ".lock")
 
 
-def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypatch):
+def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypatch, run_of):
     def crash(*args, **kwargs):
         raise OSError("no space left on device")
 
@@ -153,7 +157,7 @@ def test_a_crash_while_writing_leaves_no_half_run(config, course_data, monkeypat
     assert stored_files() == expected
 
 
-def test_a_runs_files_are_on_the_disk_before_they_get_its_name(config, course_data, monkeypatch):
+def test_a_runs_files_are_on_the_disk_before_they_get_its_name(config, course_data, monkeypatch, run_of):
     flushed = []
 
     def flush(path: Path) -> None:
@@ -165,7 +169,7 @@ def test_a_runs_files_are_on_the_disk_before_they_get_its_name(config, course_da
     assert sorted(flushed) == sorted(path.name for path in (results_dir() / "runs" / run.run_id).iterdir())
 
 
-def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
+def test_two_processes_that_finish_the_same_run_leave_one(config, course_data, run_of):
     run = run_of(config)
     before = stored_files()
     write_run(replace(run, cost=run.cost | {"steps": 99}), results_dir())
@@ -173,7 +177,7 @@ def test_two_processes_that_finish_the_same_run_leave_one(config, course_data):
     assert_same(run, run_of(config, train_missing=False))
 
 
-def test_what_killed_processes_left_is_removed(config, course_data):
+def test_what_killed_processes_left_is_removed(config, course_data, run_of):
     kept = results_dir() / "runs" / ".gitkeep"
     left = [results_dir() / name for name in (".scores.csv.77", "dev/.sst-0123.parquet.77", "runs/.id-1.77/run.json")]
     for path in (kept, *left):
@@ -188,13 +192,13 @@ def test_what_killed_processes_left_is_removed(config, course_data):
     assert not any(path.exists() for path in left)
 
 
-def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch):
+def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch, run_of):
     monkeypatch.setattr(runs, "train", refuse)
     with pytest.raises(MissingRun, match=rf"{config.digest} \(tasks sst, seed 1\).*mtbert train"):
         run_of(config, train_missing=False)
 
 
-def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch):
+def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch, run_of):
     run = run_of(config)
     monkeypatch.delenv("MTBERT_DATA")
     monkeypatch.setattr(runs, "find_data", lambda path=None: None)
@@ -203,20 +207,17 @@ def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch
         run_of(config)
 
 
-def test_of_two_versions_of_the_data_the_one_that_is_here_is_taken(config, course_data, tmp_path):
+def test_of_two_versions_of_the_data_the_one_that_is_here_is_taken(config, course_data, tmp_path, run_of, fewer_rows):
     first = run_of(config)
-    other = shutil.copytree(course_data, tmp_path / "other")
-    path = other / "ids-sst-train.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
-    second = run_of(config, data=other)
+    second = run_of(config, data=fewer_rows)
     assert first.run_id != second.run_id and second.provenance["rows"]["train sst"] == 37
-    assert run_of(config, data=other, train_missing=False).run_id == second.run_id
+    assert run_of(config, data=fewer_rows, train_missing=False).run_id == second.run_id
     assert run_of(config, train_missing=False).run_id == first.run_id
     newest = run_of(config, data=tmp_path / "nothing", train_missing=False)
     assert newest.run_id in {first.run_id, second.run_id}, "without data one of them"
 
 
-def test_changed_dev_data_make_another_run(config, course_data, tmp_path):
+def test_changed_dev_data_make_another_run(config, course_data, tmp_path, run_of):
     first = run_of(config)
     other = shutil.copytree(course_data, tmp_path / "other")
     path = other / "ids-sst-dev.csv"
@@ -224,7 +225,7 @@ def test_changed_dev_data_make_another_run(config, course_data, tmp_path):
     assert run_of(config, data=other).run_id != first.run_id
 
 
-def test_a_stored_configuration_that_differs_is_refused(config, course_data):
+def test_a_stored_configuration_that_differs_is_refused(config, course_data, run_of):
     run = run_of(config)
     path = results_dir() / "runs" / run.run_id / "run.json"
     content = json.loads(path.read_text())
@@ -236,7 +237,7 @@ def test_a_stored_configuration_that_differs_is_refused(config, course_data):
     assert read_run(path.parent).config == config.but(batch_size=16)
 
 
-def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data):
+def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data, run_of):
     run = run_of(config.but(frozen=False, epochs=2))
     assert not list(model_folder(run.run_id).glob("checkpoint*"))
     model = load_model(run.run_id)
@@ -247,7 +248,7 @@ def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data
     pd.testing.assert_frame_equal(again, run.predictions, check_exact=True)
 
 
-def test_the_content_of_an_encoder_names_a_run(config, course_data, tmp_path, monkeypatch):
+def test_the_content_of_an_encoder_names_a_run(config, course_data, tmp_path, monkeypatch, run_of):
     """Not the path of its folder: other weights in the same folder make another run, another path does not."""
     folder = shutil.copytree(config.encoder, tmp_path / "encoder")
     first = run_of(config.but(encoder=str(folder)))
@@ -262,7 +263,7 @@ def test_the_content_of_an_encoder_names_a_run(config, course_data, tmp_path, mo
     assert RunConfig(encoder=str(packaged)).digest == RunConfig().digest
 
 
-def test_ids_and_labels_are_stored_once(config, course_data):
+def test_ids_and_labels_are_stored_once(config, course_data, run_of):
     first, second = run_of(config), run_of(config.but(seed=2))
     assert len(list((results_dir() / "dev").iterdir())) == 1
     assert first.predictions["id"].tolist() == second.predictions["id"].tolist()
@@ -271,7 +272,7 @@ def test_ids_and_labels_are_stored_once(config, course_data):
         run_of(config)
 
 
-def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data, tmp_path):
+def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data, tmp_path, run_of):
     first, second = run_of(config), run_of(config.but(seed=2))
     assert [find_run(run.run_id[:9]) for run in (first, second)] == [first.run_id, second.run_id]
     grid = tmp_path / "grid.yaml"
@@ -293,14 +294,13 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
 
 
 def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(
-    config, course_folder, tmp_path, grid_of, monkeypatch
+    config, course_folder, tmp_path, grid_of, monkeypatch, run_of, cut
 ):
     data = shutil.copytree(course_folder, tmp_path / "data")
     monkeypatch.setenv("MTBERT_DATA", str(data))
     old = run_of(config)
     assert "data" not in list_runs()
-    path = data / "ids-sst-train.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    cut(data / "ids-sst-train.csv", 1)
     new = run_of(config)
     grid = grid_of(config)
     assert find_run(f"{grid}:one:1") == new.run_id != old.run_id
@@ -313,14 +313,13 @@ def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(
         find_run(f"{grid}:one:1")
 
 
-def test_seeds_are_all_of_one_version_of_the_data(config, course_folder, tmp_path, monkeypatch):
+def test_seeds_are_all_of_one_version_of_the_data(config, course_folder, tmp_path, monkeypatch, run_of, cut):
     """That of the files here, if a seed has it; else the one that most seeds have."""
     data = shutil.copytree(course_folder, tmp_path / "data")
     monkeypatch.setenv("MTBERT_DATA", str(data))
     seeds = [config.but(seed=seed) for seed in (1, 2, 3)]
     many = [run_of(seed).run_id for seed in seeds[:2]]
-    path = data / "ids-sst-train.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    cut(data / "ids-sst-train.csv", 1)
     assert [run.run_id for run in stored_seeds(seeds)] == many
     few = [run_of(seed).run_id for seed in seeds[1:2]]
     assert [run.run_id for run in stored_seeds(seeds)] == few
@@ -329,7 +328,7 @@ def test_seeds_are_all_of_one_version_of_the_data(config, course_folder, tmp_pat
     assert stored_seeds(seeds[2:]) == []
 
 
-def test_seeds_with_training_rows_of_their_own_belong_together(config, course_data):
+def test_seeds_with_training_rows_of_their_own_belong_together(config, course_data, run_of):
     seeds = [config.but(seed=seed, train_rows=8) for seed in (1, 2)]
     assert [run.run_id for run in stored_seeds(seeds)] == []
     own = [run_of(seed).run_id for seed in seeds]
@@ -337,7 +336,9 @@ def test_seeds_with_training_rows_of_their_own_belong_together(config, course_da
     assert [run.run_id for run in stored_seeds(seeds)] == own
 
 
-def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_path, grid_of, monkeypatch, caplog):
+def test_who_lists_runs_is_not_told_of_rejected_rows(
+    config, course_folder, tmp_path, grid_of, monkeypatch, caplog, run_of
+):
     data = shutil.copytree(course_folder, tmp_path / "data")
     monkeypatch.setenv("MTBERT_DATA", str(data))
     old = run_of(config)
@@ -353,7 +354,7 @@ def test_who_lists_runs_is_not_told_of_rejected_rows(config, course_folder, tmp_
     assert not caplog.text
 
 
-def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_data, grid_of):
+def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_data, grid_of, run_of):
     run = run_of(config)
     composed, apart = "caf\u00e9", "cafe\u0301"
     grid = grid_of(config, apart)
@@ -362,7 +363,7 @@ def test_a_run_is_found_by_its_name_in_another_form_of_unicode(config, course_da
     assert len(list_runs([grid], text=composed)) == 1
 
 
-def test_an_encoder_is_named_relative_to_its_grid(config, course_data, tmp_path, grid_of):
+def test_an_encoder_is_named_relative_to_its_grid(config, course_data, tmp_path, grid_of, run_of):
     shutil.copytree(config.encoder, tmp_path / "encoders" / "tiny")
     grid = grid_of(config, encoder="encoders/tiny")
     [one] = read_grid(grid)["one"]
@@ -373,7 +374,7 @@ def test_an_encoder_is_named_relative_to_its_grid(config, course_data, tmp_path,
     assert is_of_files_here(run.run_id, one), "the data are here, without the encoder, too"
 
 
-def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog):
+def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data, caplog, run_of):
     """A user's task whose YAML file is not there: the other runs are read as before."""
     run, other = run_of(config), run_of(config.but(seed=2))
     path = results_dir() / "runs" / other.run_id / "run.json"
@@ -384,7 +385,7 @@ def test_runs_of_tasks_that_are_not_known_here_are_left_out(config, course_data,
     assert f"{other.run_id}: there is no task topics here" in caplog.text
 
 
-def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog):
+def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog, run_of):
     for seed in (1, 2, 3):
         run = run_of(config.but(seed=seed))
         path = results_dir() / "runs" / run.run_id / "run.json"
@@ -401,7 +402,7 @@ def test_all_runs_with_unknown_names_are_one_warning(config, course_data, caplog
         read_run(path.parent)
 
 
-def test_the_list_names_adapters_and_gradient_methods(config, course_data):
+def test_the_list_names_adapters_and_gradient_methods(config, course_data, run_of):
     run_of(config.but(tasks=["sst", "sts"], scheme="unified", frozen=False, adapter="lhuc", gradients="pcgrad"))
     assert list_runs()[["adapter", "gradients"]].to_numpy().tolist() == [["lhuc", "pcgrad"]]
 
@@ -425,7 +426,7 @@ class Mine(Adapter):
 """
 
 
-def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, monkeypatch):
+def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, monkeypatch, run_of):
     runs_of = []
     for factor in (1, 5, 1):
         module = module_of(tmp_path, ADAPTER.format(factor), monkeypatch)
@@ -439,7 +440,7 @@ def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, 
         load_model(changed.run_id)
 
 
-def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, tmp_path):
+def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, run_of):
     old, new, not_stored, foreign = (run_of(config.but(seed=seed)) for seed in (2, 1, 3, 4))
     shutil.rmtree(results_dir() / "runs" / not_stored.run_id)
     total = sum(size for _, size, _ in cache_contents())
@@ -450,7 +451,7 @@ def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(c
     assert [has_model(run.run_id) for run in (old, new, not_stored, foreign)] == [False, False, True, True]
 
 
-def test_the_run_that_brings_the_cache_to_its_limit_says_so(config, course_data, monkeypatch, caplog):
+def test_the_run_that_brings_the_cache_to_its_limit_says_so(config, course_data, monkeypatch, caplog, run_of):
     run_of(config)
     monkeypatch.setattr("mtbert_lab.store.models.CACHE_LIMIT", sum(size for _, size, _ in cache_contents()) + 1)
     for seed in (2, 3):
@@ -459,32 +460,24 @@ def test_the_run_that_brings_the_cache_to_its_limit_says_so(config, course_data,
         assert len(told) == 1, "once, by the second run"
 
 
-def test_models_without_data_stay(config, course_data, monkeypatch):
+def test_models_without_data_stay(config, course_data, monkeypatch, run_of):
     run = run_of(config)
     monkeypatch.delenv("MTBERT_DATA")
     monkeypatch.setattr(runs, "find_data", lambda data: None)
     assert clear_models(0) == {} and has_model(run.run_id)
 
 
-def test_models_of_runs_on_other_data_stay(config, course_data, tmp_path, monkeypatch):
+def test_models_of_runs_on_other_data_stay(config, course_data, monkeypatch, run_of, fewer_rows):
     run = run_of(config)
-    monkeypatch.setenv("MTBERT_DATA", str(with_fewer_rows(course_data, tmp_path)))
+    monkeypatch.setenv("MTBERT_DATA", str(fewer_rows))
     assert clear_models(0) == {} and has_model(run.run_id)
 
 
-def with_fewer_rows(data: Path, folder: Path) -> Path:
-    """A copy of the data whose training split of SST lacks three rows."""
-    other = shutil.copytree(data, folder / "other")
-    path = other / "ids-sst-train.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
-    return other
-
-
-def test_seeds_on_other_data_are_of_another_configuration(config, course_data, tmp_path, monkeypatch):
+def test_seeds_on_other_data_are_of_another_configuration(config, course_data, monkeypatch, run_of, fewer_rows):
     three = config.but(tasks=("sst", "quora"), scheme="unified", keep="last", frozen=False)
     stored = [run_of(three.but(seed=seed)) for seed in (1, 2)]
     run_of(three.but(seed=2, cosine_every=1))
-    monkeypatch.setenv("MTBERT_DATA", str(with_fewer_rows(course_data, tmp_path)))
+    monkeypatch.setenv("MTBERT_DATA", str(fewer_rows))
     other = run_of(three)
     found = []
     for seeds in seeds_of_configurations([results_dir()]).values():
@@ -495,12 +488,12 @@ def test_seeds_on_other_data_are_of_another_configuration(config, course_data, t
     assert alone == {1: other.run_id} and both[1] == ids[0] and both.keys() == {1, 2}
 
 
-def test_a_run_prints_in_a_line(config, course_data):
+def test_a_run_prints_in_a_line(config, course_data, run_of):
     run = run_of(config)
     assert repr(run) == f"<Run {run.run_id}: sst, plan frozen, seed 1, dev {run.score():.4f}>"
 
 
-def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
+def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data, run_of):
     run, other = run_of(config), run_of(config.but(seed=2))
     folder = results_dir() / "runs" / run.run_id
     derived = results_dir() / "probabilities" / f"{run.run_id}-sst.parquet"  # of its model
@@ -511,7 +504,7 @@ def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data):
     assert pd.read_csv(results_dir() / "scores.csv")["run_id"].unique().tolist() == [other.run_id]
 
 
-def test_a_run_that_another_process_trains_is_not_deleted(config, course_data):
+def test_a_run_that_another_process_trains_is_not_deleted(config, course_data, run_of):
     run = run_of(config)
     with run_lock(run.run_id), pytest.raises(StoreError, match=f"{run.run_id}: is being trained by another process"):
         forget(run.run_id)
@@ -519,7 +512,7 @@ def test_a_run_that_another_process_trains_is_not_deleted(config, course_data):
     assert has_model(run.run_id)
 
 
-def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch):
+def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, tmp_path, monkeypatch, run_of):
     run, read = run_of(config), results_dir()
     monkeypatch.setattr(removal, "stores", lambda: [tmp_path / "own", read])
     with pytest.raises(StoreError, match=f"{run.run_id}: is in {read}, which is only read; MTBERT_RESULTS="):
@@ -527,7 +520,7 @@ def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, 
     assert read_run(read / "runs" / run.run_id).run_id == run.run_id
 
 
-def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog):
+def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog, run_of):
     run = run_of(config)
     path = results_dir() / "runs" / run.run_id / "run.json"
     content = json.loads(path.read_text())
@@ -542,22 +535,21 @@ def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, ca
     assert load_model(run.run_id).run_config == run.config
 
 
-def test_a_model_is_not_trained_on_other_data(config, course_data, tmp_path, monkeypatch):
+def test_a_model_is_not_trained_on_other_data(config, course_data, monkeypatch, run_of, fewer_rows):
     run = run_of(config)
     shutil.rmtree(model_folder(run.run_id))
-    other = with_fewer_rows(course_data, tmp_path)
     monkeypatch.setattr(runs, "train", refuse)
     with pytest.raises(DataError, match=f"{run.run_id}: was trained on other data than those that are here"):
-        load_model(run.run_id, train_missing=True, data=other, device="cpu")
+        load_model(run.run_id, train_missing=True, data=fewer_rows, device="cpu")
 
 
-def test_a_correlation_alone_is_compared_as_it_is(config, course_data):
+def test_a_correlation_alone_is_compared_as_it_is(config, course_data, run_of):
     """In a mean of tasks it counts as (1 + r) / 2."""
     one, other = (run_of(config.but(tasks=("sts",), seed=seed)) for seed in (1, 2))
     assert difference([one], [other]).value == pytest.approx(one.score() - other.score())
 
 
-def test_predictions_of_several_seeds(config, course_data):
+def test_predictions_of_several_seeds(config, course_data, run_of):
     stored = [run_of(config.but(seed=seed)) for seed in (1, 2)]
     predicted, labels = stack_predictions(stored, "sst")
     assert predicted.shape == (2, 20) and labels.shape == (20,)
@@ -565,7 +557,7 @@ def test_predictions_of_several_seeds(config, course_data):
     assert scores.tolist() == pytest.approx([run.score() for run in stored])
 
 
-def test_runs_on_different_dev_examples_are_not_compared(config, course_data, tmp_path):
+def test_runs_on_different_dev_examples_are_not_compared(config, course_data, run_of):
     first = run_of(config)
     shuffled = first.predictions.assign(id=[*first.predictions["id"][::-1]])
     with pytest.raises(StoreError, match=f"{first.run_id} and other were scored on different dev splits of sst"):

@@ -18,7 +18,7 @@ from mtbert.training import load_corpus, task_rows
 from mtbert.training.distillation import distillation_loss
 from mtbert_lab import sweep
 from mtbert_lab.paths import results_dir, stores
-from mtbert_lab.store import forget, load_or_run, runs
+from mtbert_lab.store import forget, runs
 from mtbert_lab.store import teachers as teachers_of_results
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
@@ -27,48 +27,40 @@ from mtbert_lab.store.runs import teacher_outputs
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def stored(course_data):
-    def stored(config: RunConfig, **options):
-        return load_or_run(config, device="cpu", progress=False, **options)
-
-    return stored
-
-
 def outputs_of(student: RunConfig, folder: Path) -> teachers_of_results.TeacherOutputs:
     return teacher_outputs(
         student, load_corpus(student, folder), lambda teacher: load_corpus(teacher, folder), stores()
     )
 
 
-def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(three_tasks, stored, monkeypatch):
+def test_a_missing_teacher_is_trained_first_and_its_outputs_are_kept(three_tasks, course_data, run_of, monkeypatch):
     student = three_tasks.but(teachers=[three_tasks, three_tasks.but(seed=2)], distil="annealed")
-    run = stored(student)
+    run = run_of(student)
     assert run.config == student
-    teachers = [stored(config, train_missing=False) for config in student.teachers]
+    teachers = [run_of(config, train_missing=False) for config in student.teachers]
     assert all(has_model(one.run_id) for one in teachers)
     monkeypatch.setattr(teachers_of_results, "_load", lambda *args: pytest.fail("its outputs are stored"))
-    assert stored(student.but(seed=5)).run_id != run.run_id
+    assert run_of(student.but(seed=5)).run_id != run.run_id
 
 
-def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(three_tasks, stored):
+def test_stored_outputs_stand_for_a_teacher_of_which_nothing_else_is_here(three_tasks, course_data, run_of):
     """Neither its model nor its run, as on another machine: the same student, and nothing is trained before it."""
     student = three_tasks.but(teachers=[three_tasks.but(seed=2)], distil="annealed")
-    first = stored(student)
+    first = run_of(student)
     [teacher] = results_dir().glob("teachers/*")
     for run_id in (teacher.name, first.run_id):
         shutil.rmtree(model_folder(run_id))
         shutil.rmtree(results_dir() / "runs" / run_id)
     [planned] = sweep.look_up([("student", student)])
     assert planned.run_id == first.run_id and not planned.is_stored
-    second = stored(student)
+    second = run_of(student)
     assert not has_model(teacher.name)
     pd.testing.assert_frame_equal(second.predictions, first.predictions)
 
 
-def test_damaged_outputs_are_computed_again(three_tasks, stored):
+def test_damaged_outputs_are_computed_again(three_tasks, course_data, run_of):
     student = three_tasks.but(teachers=[three_tasks.but(seed=2)])
-    first = stored(student)
+    first = run_of(student)
     paths = sorted(results_dir().glob("teachers/*/*.npz"))
     assert [path.name.partition("-")[0] for path in paths] == ["quora", "sst", "sts"]
     contents = [path.read_bytes() for path in paths]
@@ -77,28 +69,28 @@ def test_damaged_outputs_are_computed_again(three_tasks, stored):
     teacher, planned = sweep.look_up([("student", student.but(seed=4))])
     assert teacher.run_id == paths[0].parent.name and teacher.needs_model and not planned.needs_model
     shutil.rmtree(results_dir() / "runs" / first.run_id)
-    stored(student)
+    run_of(student)
     assert [path.read_bytes() for path in paths] == contents
 
 
-def test_a_forgotten_run_is_no_teacher_any_more(three_tasks, stored):
-    stored(three_tasks.but(teachers=[three_tasks], seed=2))
-    run_id = stored(three_tasks).run_id
+def test_a_forgotten_run_is_no_teacher_any_more(three_tasks, course_data, run_of):
+    run_of(three_tasks.but(teachers=[three_tasks], seed=2))
+    run_id = run_of(three_tasks).run_id
     assert results_dir() / "teachers" / run_id in forget(run_id)
     assert not list(results_dir().glob("teachers/*"))
 
 
-def test_a_stored_teacher_without_its_model_is_trained_again(three_tasks, stored):
-    teacher = stored(three_tasks)
+def test_a_stored_teacher_without_its_model_is_trained_again(three_tasks, course_data, run_of):
+    teacher = run_of(three_tasks)
     shutil.rmtree(model_folder(teacher.run_id))
-    stored(three_tasks.but(teachers=[three_tasks], seed=2))
+    run_of(three_tasks.but(teachers=[three_tasks], seed=2))
     assert has_model(teacher.run_id)
 
 
-def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(three_tasks, stored, course_folder):
+def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(three_tasks, course_data, run_of, course_folder):
     student = three_tasks.but(teachers=[three_tasks, three_tasks.but(seed=2)])
     corpus = load_corpus(student, course_folder)
-    models = {config: load_model(stored(config).run_id) for config in student.teachers}
+    models = {config: load_model(run_of(config).run_id) for config in student.teachers}
     probabilities = [
         task_rows(model, "quora", corpus.train["quora"], CPU).logits(model).sigmoid() for model in models.values()
     ]
@@ -107,9 +99,11 @@ def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(three_tasks
     torch.testing.assert_close(found["quora"].sigmoid(), sum(probabilities) / 2, atol=1e-3, rtol=0)
 
 
-def test_students_that_start_together_compute_each_output_once(three_tasks, stored, course_folder, monkeypatch):
+def test_students_that_start_together_compute_each_output_once(
+    three_tasks, course_data, run_of, course_folder, monkeypatch
+):
     teachers = [three_tasks, three_tasks.but(seed=2), three_tasks.but(seed=3)]
-    run_ids = [stored(teacher).run_id for teacher in teachers]
+    run_ids = [run_of(teacher).run_id for teacher in teachers]
     students = [three_tasks.but(teachers=teachers, seed=seed) for seed in (1, 2)]
     corpus = load_corpus(students[0], course_folder)
     loaded, asked, both_ask = [], [], threading.Event()
@@ -135,10 +129,10 @@ def test_students_that_start_together_compute_each_output_once(three_tasks, stor
         assert torch.equal(logits, second[task])
 
 
-def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(three_tasks, stored, course_folder):
+def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(three_tasks, course_data, run_of, course_folder):
     """On the rows of a step, through the model and the stored outputs, which are in half precision."""
-    stored(three_tasks.but(teachers=[three_tasks], seed=2))
-    run_id = stored(three_tasks).run_id
+    run_of(three_tasks.but(teachers=[three_tasks], seed=2))
+    run_id = run_of(three_tasks).run_id
     model, folder = load_model(run_id), results_dir() / "teachers" / run_id
     corpus, rows = load_corpus(three_tasks, course_folder), np.arange(12)
     for task, table in corpus.train.items():
@@ -151,31 +145,31 @@ def test_a_student_that_starts_as_its_teacher_has_no_loss_against_it(three_tasks
         assert abs(loss - own) < 1e-5 < abs(task_loss(TASKS[task], logits, labels) - own)
 
 
-def test_a_damaged_teacher_is_named_before_training(three_tasks, stored, monkeypatch):
-    folder = model_folder(stored(three_tasks).run_id)
+def test_a_damaged_teacher_is_named_before_training(three_tasks, course_data, run_of, monkeypatch):
+    folder = model_folder(run_of(three_tasks).run_id)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
     monkeypatch.setattr(runs, "train", None)
     with pytest.raises(CheckpointError, match=folder.name):
-        stored(three_tasks.but(teachers=[three_tasks], seed=2))
+        run_of(three_tasks.but(teachers=[three_tasks], seed=2))
 
 
-def test_a_foreign_teacher_is_named_before_training(three_tasks, stored, monkeypatch):
+def test_a_foreign_teacher_is_named_before_training(three_tasks, course_data, run_of, monkeypatch):
     """A model of another run in the teacher's folder."""
-    folder = model_folder(stored(three_tasks).run_id)
+    folder = model_folder(run_of(three_tasks).run_id)
     other = three_tasks.but(seed=3)
-    load_model(stored(other).run_id).save(folder)
+    load_model(run_of(other).run_id).save(folder)
     monkeypatch.setattr(runs, "train", None)
     with pytest.raises(CheckpointError, match=f"{folder.name}: the model is of run {other.digest}"):
-        stored(three_tasks.but(teachers=[three_tasks], seed=2))
+        run_of(three_tasks.but(teachers=[three_tasks], seed=2))
 
 
-def test_a_teacher_need_not_be_like_its_student(three_tasks, stored, course_folder):
+def test_a_teacher_need_not_be_like_its_student(three_tasks, course_data, run_of, course_folder):
     """Another encoding of pairs, another plan."""
     other = three_tasks.but(pairs="sum", pooling="cls", plan="3-bert")
     student = three_tasks.but(teachers=[other], distil="annealed")
-    assert load_model(stored(student).run_id).run_config == student
-    teacher, corpus = load_model(stored(other).run_id), load_corpus(student, course_folder)
+    assert load_model(run_of(student).run_id).run_config == student
+    teacher, corpus = load_model(run_of(other).run_id), load_corpus(student, course_folder)
     found = outputs_of(student, course_folder).mean_logits(corpus, CPU)
     assert found.keys() == corpus.train.keys()
     for task, table in corpus.train.items():
