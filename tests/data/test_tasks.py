@@ -520,12 +520,25 @@ def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path, monkeypatch):
         len(type(TASKS)())
 
 
+def test_a_checkout_has_a_folder_for_tasks(folder, monkeypatch):
+    (folder / "params" / "tasks").mkdir(parents=True)
+    (folder / "topics.yaml").rename(folder / "params" / "tasks" / "topics.yaml")
+    monkeypatch.setattr("mtbert.data.tasks.CHECKOUT", folder)
+    assert type(TASKS)()["topics"].class_names == ("sport", "weather", "science")
+
+
 @pytest.mark.parametrize(
     "old, new, message",
     [
         ("[headline]", "[label]", "sentence_columns: label has a meaning in mtbert"),
         ("[sport, weather, science]", "3", "class_names: 3 is not a list of the labels in the files"),
         ("kind: classes", "kind: classes\nlabel_range: [1, 3]", r"label_range: is \(1.0, 3.0\); classes are 0 to 2"),
+        ("kind: classes", "kind: classes\nnum_classes: 2", "num_classes: is 2, and there are 3 class_names"),
+        (
+            "kind: classes\nclass_names: [sport, weather, science]",
+            "kind: regression\nlabel_range: [5, 0]",
+            r"label_range: \(5.0, 0.0\) is empty",
+        ),
         ("kind: classes", "kind: grades", "kind: 'grades' is not one of classes, binary"),
         ("kind: classes", "kind: similarity", "class_names: labels of kind 'similarity' are numbers"),
         (

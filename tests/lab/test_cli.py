@@ -262,16 +262,23 @@ def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, speed
     assert caplog.text.count("sentiment: 9 is outside 0..4 (1 row, the first in line 22)") == 1
 
 
-@pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (SystemExit, 143)])
+@pytest.mark.parametrize(
+    "stop, code, said",
+    [
+        (KeyboardInterrupt("the same command goes on"), 130, "the same command goes on"),
+        (SystemExit("the same command goes on"), 143, "the same command goes on"),
+        (KeyboardInterrupt(), 130, "stopped at once"),
+    ],
+)
 def test_the_exit_code_of_a_stopped_sweep_is_that_of_its_signal(
-    tiny_config, course_folder, tmp_path, monkeypatch, stop, code
+    tiny_config, course_folder, tmp_path, monkeypatch, stop, code, said
 ):
     def train_missing(*args):
-        raise stop("the same command goes on")
+        raise stop
 
     monkeypatch.setattr("mtbert_lab.sweep.train_missing", train_missing)
     result = mtbert("train", write_grid(tmp_path, tiny_config), "--in-order", "--data", course_folder)
-    assert result.exit_code == code and result.stderr == "the same command goes on\n"
+    assert result.exit_code == code and result.stderr == f"{said}\n"
 
 
 def test_train_needs_a_run_of_that_name(tiny_config, tmp_path):
@@ -514,6 +521,18 @@ def test_cache_lists_what_is_there_and_clears_models(trained):
     assert "above the limit: --clear removes some" in tight.stderr and folder.exists()
     assert f"removed: the model of {trained.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
     assert not folder.exists()
+
+
+def test_a_model_that_could_not_be_trained_again_is_not_cleared(trained):
+    shutil.rmtree(results_dir() / "runs" / trained.run_id)
+    result = mtbert("cache", "--clear", "--limit", 0)
+    assert "no more models can go" in result.stderr and model_folder(trained.run_id).exists()
+
+
+def test_no_run_is_deleted_where_one_of_the_names_fits_none(trained):
+    result = mtbert("runs", "--delete", trained.run_id, "--delete", "zz")
+    assert result.exit_code == 1 and "'zz' fits 0 runs" in str(result.exception)
+    assert (results_dir() / "runs" / trained.run_id).exists() and model_folder(trained.run_id).exists()
 
 
 def test_fields_lists_them():

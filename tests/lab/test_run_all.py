@@ -17,7 +17,7 @@ def run_all(tmp_path):
     script = shutil.copy(REPOSITORY / "run_all.sh", tmp_path)
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("bash", "cat", "dirname"):
+    for name in ("bash", "cat", "dirname", "rm"):
         (tools / name).symlink_to(shutil.which(name))
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -45,3 +45,9 @@ def test_the_options_in_its_help_are_those_of_the_report(run_all, arguments):
     named = set(re.findall(r"--[a-z-]+", process.stdout))
     known = {option for parameter in get_command(app).commands["report"].params for option in parameter.opts}
     assert named and named <= known
+
+
+def test_without_a_python_the_versions_that_it_needs_are_named(run_all):
+    process = run_all("test")
+    assert process.returncode == 1
+    assert "run_all.sh: no Python 3.11, 3.12 or 3.13 found; install one and run this again" in process.stderr

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextvars import copy_context
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,7 @@ from mtbert_lab.sweep import (
     train_missing,
     train_on,
 )
+from mtbert_lab.workers import Sweep
 
 
 def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated, threads_as_workers, run_of):
@@ -568,3 +570,27 @@ def test_a_student_is_of_the_generation_behind_its_teachers():
     teacher = RunConfig(seed=2)
     taught = RunConfig(teachers=(teacher,))
     assert [generation(one) for one in (teacher, taught, RunConfig(teachers=(taught, teacher)))] == [0, 1, 2]
+
+
+def test_the_workers_of_a_running_scheduler_train(pairs):
+    distributed = pytest.importorskip("distributed")
+    torch.set_num_threads(1)
+    local = dict(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", dashboard_address="127.0.0.1:0")
+    with distributed.LocalCluster(**local) as cluster:
+        assert train_missing(look_up(pairs[:1]), scheduler=cluster.scheduler_address, device="cpu") == {}
+    [run] = look_up(pairs[:1])
+    assert run.is_stored
+
+
+def test_workers_take_the_gpus_in_turn(pairs, course_data, monkeypatch, run_of):
+    [(_, config), *_] = pairs
+    run, taken = run_of(config), []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    shared = Sweep("reports", 1, course_data, [results_dir()], "auto")
+    for number in range(4):
+        shared.setup(SimpleNamespace(name=number, state=SimpleNamespace(nthreads=1)))
+        state, _ = copy_context().run(shared.train, run.run_id, config, False)  # which sets who watches the steps
+        assert state == "stored"
+    assert taken == [0, 1, 0, 1]

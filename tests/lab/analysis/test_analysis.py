@@ -15,6 +15,7 @@ from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.training import task_rows
 from mtbert_lab.analysis import calibration, errors, groups, interference, probabilities, remedies
 from mtbert_lab.analysis.systems import Systems
+from mtbert_lab.paths import results_dir
 from mtbert_lab.statistics import Estimate, Resamples
 from mtbert_lab.store import MissingRun, load_model
 
@@ -217,6 +218,12 @@ def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(
     assert errors.error_table(shared_run.run_id).drop(columns="text").equals(table.drop(columns="text"))
     with pytest.raises(MissingRun):
         errors.error_table("ffffffffff")
+
+
+def test_errors_of_a_run_that_is_not_stored_are_not_told_from_its_model(shared_run):
+    shutil.rmtree(results_dir() / "runs" / shared_run.run_id)
+    with pytest.raises(MissingRun, match=f"{shared_run.run_id}: .* the run is not stored; train it again"):
+        errors.error_table(shared_run.run_id)
 
 
 def test_errors_of_classes_with_names_have_the_names(monkeypatch):

@@ -161,6 +161,15 @@ def test_damaged_predictions_are_named(stored):
         read_run(folder)
 
 
+def test_predictions_of_other_examples_are_named(stored):
+    """Whole files whose checksums are right, but which do not belong together."""
+    path = folder_of(stored) / "predictions.parquet"
+    pd.read_parquet(path).iloc[:-1].to_parquet(path, index=False)
+    write_checksums(path.parent)
+    with pytest.raises(StoreError, match="the predictions do not fit the examples sst-"):
+        read_run(path.parent)
+
+
 def test_a_damaged_run_does_not_fail_another_one(stored, config, caplog, run_of):
     path = folder_of(stored) / "run.json"
     path.write_text(path.read_text()[:100])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mtbert.bert.hub import CheckpointError
-from mtbert.data.tasks import COURSE, TASKS, Task
+from mtbert.data.tasks import COURSE, TASKS, DataError, Task
 from mtbert.files import write_checksums
 from mtbert.multitask.saved_model import FILES
 from mtbert_lab.paths import results_dir
@@ -46,3 +46,14 @@ def test_a_model_without_a_tokenizer_is_not_used_with_another_one(tiny_config, c
     (encoder / "SHA256SUMS").unlink()
     with pytest.raises(CheckpointError, match=r"is not the one that it was trained from"):
         load_model(run.run_id)
+
+
+def test_a_model_is_not_trained_again_from_another_encoder(tiny_config, course_data, tmp_path, run_of):
+    encoder = Path(shutil.copytree(tiny_config.encoder, tmp_path / "encoder"))
+    run = run_of(tiny_config.but(encoder=str(encoder), frozen=True, epochs=1))
+    shutil.rmtree(model_folder(run.run_id))
+    weights = encoder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
+    (encoder / "SHA256SUMS").unlink()
+    with pytest.raises(DataError, match=f"{run.run_id}: .* its encoder now name another run"):
+        load_model(run.run_id, train_missing=True, device="cpu")

@@ -26,7 +26,7 @@ from mtbert.sharing import ADAPTERS
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store import folders, removal, runs
-from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions
+from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions, summarize
 from mtbert_lab.store.folders import read_run, stored_runs, write_run
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, is_of_files_here, list_runs
@@ -618,3 +618,13 @@ def test_a_difference_overall_is_of_the_tasks_that_both_train(synthetic):
     both = THREE.but(tasks=("sst", "quora"), score_tasks=("sts",))
     first, second = [synthetic(both, 0.9)], [synthetic(both.but(plan="3-bert"), 0.8)]
     assert difference(first, second).value == pytest.approx(first[0].score() - second[0].score())
+
+
+def test_a_score_is_summarized_over_its_seeds(synthetic):
+    stored = [synthetic(THREE.but(seed=seed), right) for seed, right in ((1, 0.9), (2, 0.8))]
+    scores = [float(run.scores.query("task == 'sst' and metric == 'macro_f1'")["value"].item()) for run in stored]
+    found = summarize(stored, "sst", "macro_f1")
+    assert found["value"] == pytest.approx(sum(scores) / 2) and found["low"] < found["value"] < found["high"]
+    assert (found["lowest seed"], found["highest seed"]) == pytest.approx((scores[1], scores[0]))
+    assert (found["metric"], found["seeds"], found["n"]) == ("macro_f1", 2, 400)
+    assert summarize(stored)["metric"] == "accuracy", "the first of the first task"
