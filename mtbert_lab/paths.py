@@ -5,7 +5,6 @@ other folders. With MTBERT_RESULTS=results, in the checkout, a run is added to t
 """
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from mtbert.data import GET_DATA, DataError
@@ -32,9 +31,9 @@ def shipped(name: str) -> Path:
     return path
 
 
-def find_result(name: str, among: Sequence[Path] | None = None) -> Path:
-    """The path of the newest file of this name in `stores()`, or in other stores; without any that in the first one."""
-    among = among or stores()
+def find_result(name: str) -> Path:
+    """The path of the newest file of this name in `stores()`; without any that in the first one."""
+    among = stores()
     found = [store / name for store in among if (store / name).exists()]
     return max(found, key=lambda path: path.stat().st_mtime, default=among[0] / name)
 

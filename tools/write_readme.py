@@ -1,6 +1,6 @@
 """Writes the sentences and tables of what was found into README.md, between `<!-- NAME -->` and `<!-- end -->`.
 
-`python tools/write_readme.py`, in the root of a checkout.
+`MTBERT_RESULTS=results python tools/write_readme.py`, in the root of a checkout.
 """
 
 import re
@@ -12,9 +12,9 @@ from mtbert_lab.report.sentences import told
 from mtbert_lab.report.tables import compare, read_runs
 
 
-def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITORY / "results") -> Path:
+def write_tables(readme: Path = REPOSITORY / "README.md") -> Path:
     """Write box and tables of the README again; returns its path. Raises ValueError for a mark that names none."""
-    tables = _tables(store)
+    tables = _tables()
 
     def table(match: re.Match) -> str:
         name = match[1]
@@ -28,13 +28,13 @@ def write_tables(readme: Path = REPOSITORY / "README.md", store: Path = REPOSITO
     return readme
 
 
-def _tables(store: Path) -> dict[str, str]:
+def _tables() -> dict[str, str]:
     """Name -> the table or sentences of the README, in Markdown."""
-    hybrids = read_runs("cpu", "hybrids", store=store, train_missing=False)
+    hybrids = read_runs("cpu", "hybrids", train_missing=False)
     return {
-        "recommendation": told(findings.recommendation, store),
-        "limits": told(findings.limits, store),
-        "findings": findings.box(store),
+        "recommendation": told(findings.recommendation),
+        "limits": told(findings.limits),
+        "findings": findings.box(),
         "plans": findings.plan_differences(compare(hybrids, "plan")),
     }
 

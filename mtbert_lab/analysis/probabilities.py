@@ -5,7 +5,7 @@ classes that is all there is to know. For more, the model predicts once more, an
 results/probabilities/<run id>-<task>.parquet, a column per class, in the order of the run's predictions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +24,12 @@ DIGITS = 4
 SMALLEST = 2.0**-12  # half of the distance from 1 to the next number in half precision
 
 
-def cached_table(
-    name: str, compute: Callable[[], pd.DataFrame], among: Sequence[Path] | None = None
-) -> pd.DataFrame | None:
-    """The table of this name in some stores (default: `stores()`); where there is none it is computed.
+def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
+    """The table of this name in `stores()`; where there is none it is computed.
 
     It is written, too, unless a column is unknown. None where the data or the model that `compute` needs are not here.
     """
-    path = find_result(f"{name}.parquet", among)
+    path = find_result(f"{name}.parquet")
     if path.exists():
         return read_parquet(path, "delete it, and it is computed again")
     try:
@@ -56,17 +54,8 @@ def dev_table(run: Run, task: str, data: str | Path | None = None) -> pd.DataFra
     return table
 
 
-def probabilities(
-    run: Run,
-    task: str,
-    data: str | Path | None = None,
-    device: str = "auto",
-    among: Sequence[Path] | None = None,
-) -> ndarray | None:
-    """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here.
-
-    among: the stores that may have them; default: `stores()`.
-    """
+def probabilities(run: Run, task: str, data: str | Path | None = None, device: str = "auto") -> ndarray | None:
+    """(N, classes) of the run's dev examples; None where they are neither stored nor can be computed here."""
     if TASKS[task].kind == "binary":
         stored = run.predictions_of(task)
         confidence = stored["confidence"].to_numpy(dtype=float)
@@ -82,7 +71,7 @@ def probabilities(
         p = logits.float().softmax(-1).cpu().numpy()
         return pd.DataFrame(p).round(DIGITS).rename(columns=str)
 
-    found = cached_table(f"probabilities/{run.run_id}-{task}", compute, among)
+    found = cached_table(f"probabilities/{run.run_id}-{task}", compute)
     if found is None:
         return None
     p = found.to_numpy(dtype=float)

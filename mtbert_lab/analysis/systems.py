@@ -4,7 +4,7 @@ A system is a configuration, such as a sharing plan. S seeds, N examples, C clas
 array (R + 1,), as in `resamples`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -39,9 +39,8 @@ class Systems:
         runs: Mapping[str, list[Run]],
         data: str | Path | None = None,
         device: str = "auto",
-        among: Sequence[Path] | None = None,
     ) -> "Systems":
-        """From the stored runs of each system; among: the stores that may have `probabilities`.
+        """From the stored runs of each system.
 
         Raises StoreError where two were scored on different examples, MissingRun where a run's `probabilities` of
         classes are unknown.
@@ -53,7 +52,7 @@ class Systems:
         p = {}
         if not TASKS[task].is_number:
             for name, group in runs.items():
-                known = [probabilities(run, task, data, device, among) for run in group]
+                known = [probabilities(run, task, data, device) for run in group]
                 if any(of_run is None for of_run in known):
                     raise MissingRun(f"{name}: no probabilities of {task}'s classes are stored, and no models are here")
                 p[name] = np.stack(known)

@@ -100,22 +100,22 @@ class Compared(NamedTuple):
     ratio: float | None = None  # of costs, that is claimed; 1 for an order
 
 
-def claims_table(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
+def claims_table(params: Path = REPOSITORY / "params") -> pd.DataFrame:
     """A row per claim, with the columns COLUMNS.
 
-    store: default `stores()`; params: the folder of claims.yaml and of cpu/ with the grids. low and high: the interval
+    params: the folder of claims.yaml and of cpu/ with the grids. low and high: the interval
     at the level of the test; of arithmetic, what the rounding of its numbers allows. p: of the claim alone; q:
     corrected by Benjamini and Hochberg's method, which gives the verdict. is_small: an order is shown, by less than
     the margin; seeds_needed: where there are too few runs to tell, the seeds that would tell; cautious:
     the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a
     run of few seeds takes the seed variance of similar runs.
     """
-    grids = cache(partial(read_runs, "cpu", params=params, store=store, train_missing=False))
+    grids = cache(partial(read_runs, "cpu", params=params, train_missing=False))
     claims, content = read_claims(params)
     return _as_table(_check(claims, grids, content["not_comparable"]))
 
 
-def claims_at_papers_size(store: Path | None = None, params: Path = REPOSITORY / "params") -> pd.DataFrame:
+def claims_at_papers_size(params: Path = REPOSITORY / "params") -> pd.DataFrame:
     """The claims about the runs that `papers_size` of claims.yaml names, as in `claims_table`, checked with its runs.
 
     These are of an encoder of twelve layers, of params/base. They are a family of their own: all of them are corrected
@@ -130,7 +130,7 @@ def claims_at_papers_size(store: Path | None = None, params: Path = REPOSITORY /
         parts = claim[claim["check"]]  # names of runs, what is claimed of them, the quantity
         if all(part in larger for part in parts if "/" in str(part)):
             renamed.append(claim | {claim["check"]: [larger.get(part, part) for part in parts]})
-    grids = cache(partial(read_runs, "base", params=params, store=store, train_missing=False))
+    grids = cache(partial(read_runs, "base", params=params, train_missing=False))
     return _as_table(_check(renamed, grids, content["not_comparable_at_papers_size"]))
 
 
@@ -203,7 +203,7 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
             return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; times of runs that shared a GPU"}
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
     if check == "difference":
-        found = difference(*runs, what, among=grids(first.partition("/")[0]).among)
+        found = difference(*runs, what)
     else:
         quantity = BY_SEED[check]
         found = welch([quantity(run, what) for run in runs[0]], [quantity(run, what) for run in runs[1]])

@@ -3,12 +3,11 @@
 The sentences are written by hand, with places for numbers that the stored runs fill. Each names the verdicts that it
 rests on; where the runs have another one, the sentence says so in red. One whose runs are not stored is left out.
 
-`python tools/write_readme.py` writes them and the tables into README.md.
+`tools/write_readme.py` writes them and the tables into README.md.
 """
 
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -50,10 +49,10 @@ CONTRADICTED_CLAIMS = ("heads of 3 layers beat one linear layer", "layer norm an
 SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of gradients.yaml: two orders, one also with PALs
 
 
-def box(store: Path | None = None) -> str:
-    """The sentences as a list in Markdown. store: default `stores()`."""
-    read = partial(read_runs, "cpu", store=store, train_missing=False)
-    read_larger = partial(read_runs, "base", store=store, train_missing=False)
+def box() -> str:
+    """The sentences as a list in Markdown."""
+    read = partial(read_runs, "cpu", train_missing=False)
+    read_larger = partial(read_runs, "base", train_missing=False)
     adapters = read("pals_samplers")
     plans = compare(read("hybrids"), "plan")
     larger = compare(read_larger("sharing"), "plan")
@@ -72,7 +71,7 @@ def box(store: Path | None = None) -> str:
         "Adapters and gradient methods": lambda: nothing_gained(*methods),
         "GEM": lambda: gem_is_for(gradients),
         "Twelve layers": lambda: twelve_layers(larger, changes, pals_added(gradients)),
-        "The papers' findings": lambda: _claims_checked(store),
+        "The papers' findings": _claims_checked,
     }
     lines = []
     for heading, sentence in sentences.items():
@@ -105,11 +104,11 @@ def _largest_gain(plans: Comparison) -> Any:
     return next(plans.overall.sort_values("value", ascending=False).itertuples())
 
 
-def recommendation(store: Path | None = None) -> str:
+def recommendation() -> str:
     """Three answers: when to share everything, when to split, what to leave; raises KeyError without the runs."""
-    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    read = partial(read_runs, "cpu", train_missing=False)
     plans = compare(read("hybrids"), "plan")
-    larger = compare(read_runs("base", "sharing", store=store, train_missing=False), "plan")
+    larger = compare(read_runs("base", "sharing", train_missing=False), "plan")
     millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
     share = tell(
         "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, the best split gains "
@@ -149,9 +148,9 @@ def _at_papers_size(plans: Comparison) -> str:
     )
 
 
-def limits(store: Path | None = None) -> str:
+def limits() -> str:
     """What the findings rest on, as a list in Markdown; raises KeyError without the runs."""
-    read = partial(read_runs, "cpu", store=store, train_missing=False)
+    read = partial(read_runs, "cpu", train_missing=False)
     short = read("hybrids").runs["1-bert"][0]
     names = ["1-bert, long", "3-bert, long", "hybrid-3, long"]
     long = compare(read("distil_long").only(names), "plan")
@@ -234,8 +233,7 @@ def sharing_costs(plans: Comparison) -> str:
 def three_runs_buy(plans: Comparison) -> str:
     """What the mean of three runs of one encoder gains; raises KeyError or MissingRun without the runs."""
     runs = {name: plans.runs[name] for name in ("1-bert", "3-bert")}
-    among = plans.grid.among
-    trials = chain(*(three_in_one(Systems.read(task, runs, among=among), *runs) for task in TOGETHER))
+    trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in TOGETHER))
     judged = judge_trials(list(trials)).set_index(["remedy", "task"])
 
     def against(reference: str, task: str, verdict: str) -> Place:
@@ -380,8 +378,8 @@ def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> 
     )
 
 
-def _claims_checked(store: Path | None) -> str:
-    claims = pd.read_csv(find_result("claims.csv", [store] if store else None), dtype={"paper": str})
+def _claims_checked() -> str:
+    claims = pd.read_csv(find_result("claims.csv"), dtype={"paper": str})
     found = facts(claims)
     contradicted = found.loc[found["kind"].eq("finding") & found["verdict"].eq(CONTRADICTED), "claim"]
     checked = findings_checked(claims)

@@ -12,7 +12,6 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from seaborn.utils import relative_luminance
 
-from mtbert_lab.cost import PARTS
 from mtbert_lab.report.plots import (
     BLACK,
     BLUE,
@@ -368,7 +367,7 @@ def _drawing(levels: Sequence[int], ax: Axes) -> None:
 def memory_over_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Memory over one step, its parts on top of each other, the peak marked: a table of `cost.step_timeline` (MiB)."""
     table = table.reset_index(drop=True)
-    shown = [part for part in PARTS if table[part].any()]
+    shown = [part for part in PART_COLOURS if table[part].any()]
     colours = [PART_COLOURS[part] for part in shown]
     ax = table[shown].plot.area(ax=ax, color=colours, linewidth=0, legend=False)
     for drawn, part in zip(ax.collections, shown, strict=True):

@@ -80,13 +80,11 @@ def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
     return seed_mean(_all_scored(runs, tasks, correlation_factor))
 
 
-def difference(
-    first: list[Run], second: list[Run], what: str = "overall", among: Sequence[Path] | None = None
-) -> Difference:
+def difference(first: list[Run], second: list[Run], what: str = "overall") -> Difference:
     """Mean dev score of one configuration minus that of another on the same examples.
 
     what: a task, or one of AVERAGES: of the tasks that both train, or where these differ, of those that both are scored
-    on. among: stores whose runs give the priors; default: `stores()`.
+    on. The runs of `stores()` give the priors.
     """
     tasks = [what]
     if what in AVERAGES:
@@ -96,7 +94,7 @@ def difference(
             tasks = [task for task in one.scored if task in other.scored]
     correlation_factor = AVERAGES[what] if len(tasks) > 1 else 1.0
     parts = _all_scored([*first, *second], tasks, correlation_factor)
-    priors = (prior_of(first, tasks, correlation_factor, among), prior_of(second, tasks, correlation_factor, among))
+    priors = (prior_of(first, tasks, correlation_factor), prior_of(second, tasks, correlation_factor))
     return difference_of(parts, (len(first), len(second)), priors)
 
 
@@ -106,10 +104,8 @@ def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def prior_of(
-    runs: list[Run], tasks: Sequence[str], correlation_factor: float = 1.0, among: Sequence[Path] | None = None
-) -> Prior | None:
-    """The prior of a configuration's seed variance, from its stratum of stored runs; None where there is none.
+def prior_of(runs: list[Run], tasks: Sequence[str], correlation_factor: float = 1.0) -> Prior | None:
+    """The prior of a configuration's seed variance, from its stratum of the runs of `stores()`; None without one.
 
     tasks: one, or those whose mean is compared; correlation_factor: the factor of Pearson's correlation in that mean.
     """
@@ -117,7 +113,7 @@ def prior_of(
     strata = strata_of(config, runs[0].cost["steps"])
     if not strata or not set(tasks) <= set(config.tasks):
         return None
-    among = tuple(among or stores())
+    among = tuple(stores())
     prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), correlation_factor)
     if prior is None:
         return None

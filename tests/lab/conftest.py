@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from mtbert.config import RunConfig
+from mtbert.paths import REPOSITORY
 from mtbert.runtime import environment
 from mtbert_lab.store.folders import Run
 from mtbert_lab.store.runs import load_or_run, score_table
@@ -29,6 +30,13 @@ def no_shared_data(isolated_session):
 def no_line_a_minute(monkeypatch):
     """A sweep prints none where the machine is slow."""
     monkeypatch.setattr("mtbert_lab.sweep.NEWS_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def committed(monkeypatch) -> Path:
+    """The committed results, as the store of the test."""
+    monkeypatch.setenv("MTBERT_RESULTS", str(REPOSITORY / "results"))
+    return REPOSITORY / "results"
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """An export with its model card: what the card says, and that its lines give our numbers."""
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -9,7 +10,6 @@ from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.export import ExportError
 from mtbert.multitask.model import MultitaskBert
 from mtbert_lab.model_card import export_with_card
-from mtbert_lab.store.runs import score_table
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
 
@@ -55,14 +55,20 @@ def test_a_head_that_transformers_does_not_have_is_not_left_out_unasked(model, t
     assert "random weights" in (tmp_path / "README.md").read_text()
 
 
-def test_the_model_card_has_the_scores_with_intervals(model, tmp_path):
-    scores = score_table("quora", "dev", np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
-    export_with_card(model(("quora",), pooling="pooler"), "quora", tmp_path, False, "0123456789-abcd", scores)
+def test_the_model_card_has_the_stored_run(model, synthetic, tmp_path):
+    """Its scores with intervals, and the version that trained it."""
+    trained = model(("quora",), pooling="pooler")
+    run = synthetic(trained.run_config, 0.75, provenance={"mtbert": "0.3.0"})
+    export_with_card(trained, "quora", tmp_path, run=run)
     card = (tmp_path / "README.md").read_text()
-    row = scores.iloc[0]
-    assert f"| accuracy | 0.750 | {row.low:.3f} to {row.high:.3f} | 4 |" in card
+    row = run.scores.iloc[0]
+    assert f"| accuracy | 0.750 | {row.low:.3f} to {row.high:.3f} | 400 |" in card
     assert "pipeline_tag: text-classification" in card and "| plan | I2, trained on quora |" in card
-    assert "| run | 0123456789-abcd of mtbert" in card and "- quora: licence Quora's terms, non-commercial" in card
+    assert f"| run | {run.run_id} of mtbert 0.3.0 |" in card and f"| {Path(trained.run_config.encoder).name} (" in card
+    assert (
+        str(Path(trained.run_config.encoder).parent) not in card
+        and "- quora: licence Quora's terms, non-commercial" in card
+    )
 
 
 def test_an_export_does_not_overwrite_another_readme(model, tmp_path):

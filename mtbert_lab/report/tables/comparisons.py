@@ -81,7 +81,7 @@ class Comparison:
             for task in TASKS:
                 if task in first[0].config.tasks and task in second[0].config.tasks:
                     rows.append((name, reference, task))
-                    found.append(difference(first, second, task, among=self.grid.among))
+                    found.append(difference(first, second, task))
         table = pd.DataFrame(rows, columns=["run", "reference", "task"])
         table = table.join(decide(found, table["task"].map(margin_of)))
         return table.assign(prior=[one.prior for one in found])
@@ -91,7 +91,7 @@ class Comparison:
         """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
         found = []
         for name, reference in self.both_stored.items():
-            found.append(difference(self.runs[name], self.runs[reference], among=self.grid.among))
+            found.append(difference(self.runs[name], self.runs[reference]))
         rows = list(self.both_stored.items())
         return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
 

@@ -25,7 +25,6 @@ class Grid:
     paths: tuple[str, ...]  # such as params/cpu/hybrids.yaml; none where the profile has no such grid
     configs: dict[str, list[RunConfig]]
     runs: dict[str, list[Run]]  # only names with at least one stored seed
-    among: tuple[Path, ...] = ()  # stores whose runs give the priors; none: `stores()`
 
     def __or__(self, other: "Grid") -> "Grid":
         """The runs of both; of a name in both the one with more seeds in its file."""
@@ -33,7 +32,7 @@ class Grid:
         added = other.only(more)
         runs = {name: some for name, some in self.runs.items() if name not in more}
         paths = dict.fromkeys(self.paths + other.paths)  # each once
-        return Grid(tuple(paths), self.configs | added.configs, runs | added.runs, self.among)
+        return Grid(tuple(paths), self.configs | added.configs, runs | added.runs)
 
     @property
     def missing(self) -> set[RunConfig]:
@@ -75,7 +74,6 @@ def read_runs(
     seed: int = 0,
     params: Path = REPOSITORY / "params",
     only: str = "",
-    store: Path | None = None,
     data: str | Path | None = None,
     train_missing: bool = True,
     **how,
@@ -83,8 +81,8 @@ def read_runs(
     """The stored runs of params/<profile>/<name>.yaml, an empty grid where there is no such file.
 
     name: or the absolute path of a grid file. seed: 0 for every seed of the file, another number for this seed alone.
-    only: a part of the names of runs; the others are left out. store: default `stores()`. data, train_missing: as in
-    `load_or_run`; how: its other arguments.
+    only: a part of the names of runs; the others are left out. data, train_missing: as in `load_or_run`; how: its other
+    arguments.
     """
     path = Path(name)
     if not path.is_absolute():
@@ -99,10 +97,10 @@ def read_runs(
             continue
         configs[run] = [group[0].but(seed=seed)] if seed else group
         if train_missing:
-            runs[run] = [load_or_run(config, data, store, **how) for config in configs[run]]
-        elif stored := stored_seeds(configs[run], data, store):
+            runs[run] = [load_or_run(config, data, **how) for config in configs[run]]
+        elif stored := stored_seeds(configs[run], data):
             runs[run] = stored
-    return Grid((shown,), configs, runs, (store,) if store else ())
+    return Grid((shown,), configs, runs)
 
 
 def varied(grid: Grid) -> pd.DataFrame:

@@ -46,7 +46,7 @@ SEEDS = {"good": 3, "bad": 3, "same": 3, "two": 2, "one": 1, "absent": 0}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, synthetic):
+def made(tmp_path_factory, synthetic):
     """A store of synthetic runs and the params/ that names them."""
     store, params = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("params")
     (params / "cpu").mkdir()
@@ -61,12 +61,19 @@ def folders(tmp_path_factory, synthetic):
     return store, params
 
 
+@pytest.fixture
+def folders(made, monkeypatch):
+    """`made`, as the store and the params/ of the test."""
+    monkeypatch.setenv("MTBERT_RESULTS", str(made[0]))
+    return made
+
+
 def checked(folders, **claim) -> pd.Series:
     """The row of one claim."""
-    store, params = folders
+    _, params = folders
     content = {"not_comparable": "another encoder", "claims": {"000": {"Table 1": [{"claim": "so it is", **claim}]}}}
     (params / "claims.yaml").write_text(yaml.safe_dump(content))
-    [row] = claims_table(store, params).to_dict("records")
+    [row] = claims_table(params).to_dict("records")
     return pd.Series(row)
 
 
@@ -102,10 +109,10 @@ def test_no_verdict_without_enough_seeds(folders):
 
 
 def all_checked(folders, *claims: dict) -> pd.DataFrame:
-    store, params = folders
+    _, params = folders
     content = {"not_comparable": "", "claims": {"000": {"Table 1": list(claims)}}}
     (params / "claims.yaml").write_text(yaml.safe_dump(content))
-    return claims_table(store, params)
+    return claims_table(params)
 
 
 def order(first: str, claimed: str, second: str = "bad", **fields) -> dict:
@@ -166,11 +173,11 @@ def test_quantities_of_each_seed(folders):
 
 
 def test_two_checks_of_one_pair_have_their_own_verdicts(folders):
-    store, params = folders
+    _, params = folders
     pair = ["singles/good", "greater", "singles/bad", "sts"]
     claims = [{"claim": "score", "difference": pair}, {"claim": "ends", "extremes": pair}]
     (params / "claims.yaml").write_text(yaml.safe_dump({"not_comparable": "", "claims": {"000": {"Table 1": claims}}}))
-    score, ends = claims_table(store, params).to_dict("records")
+    score, ends = claims_table(params).to_dict("records")
     assert score["our_number"] > 0.1 and abs(ends["our_number"]) < 0.1 and score["p"] != ends["p"]
 
 
@@ -283,9 +290,9 @@ def test_unknown_runs_are_refused(folders):
         checked(folders, difference=["singles/good", "greater", "singles/better", "sst"])
 
 
-def test_the_claims_of_the_papers_are_valid(tmp_path):
+def test_the_claims_of_the_papers_are_valid():
     claims, _ = read_claims(PARAMS)
-    grids = cache(partial(read_runs, "cpu", params=PARAMS, store=tmp_path, train_missing=False))
+    grids = cache(partial(read_runs, "cpu", params=PARAMS, train_missing=False))
 
     def config_of(path: str) -> RunConfig:
         assert find(grids, path) == []
@@ -325,10 +332,10 @@ def test_one_configuration_has_one_name_in_all_grids():
                 assert digests.setdefault((name, config.seed), config.digest) == config.digest, f"{grid}: {name}"
 
 
-def test_the_shares_of_conflicts_that_a_reason_names_are_those_of_the_stored_runs():
+def test_the_shares_of_conflicts_that_a_reason_names_are_those_of_the_stored_runs(committed):
     claims, _ = read_claims(PARAMS)
     [reason] = [claim["none"] for claim in claims if "in spite of PCGrad" in claim["claim"]]
-    gradients = read_runs("cpu", "gradients", store=REPOSITORY / "results", train_missing=False)
+    gradients = read_runs("cpu", "gradients", train_missing=False)
     shares = []
     for name in ("1-bert, PCGrad", "1-bert, cosines"):
         _, cosines = recorded_cosines(gradients.only([name]))
@@ -339,7 +346,7 @@ def test_the_shares_of_conflicts_that_a_reason_names_are_those_of_the_stored_run
 
 def test_claims_at_the_papers_size_take_the_larger_runs_alone(folders):
     """Those of other runs are left out, and the verdict is that of the larger runs."""
-    store, params = folders
+    _, params = folders
     shutil.copytree(params / "cpu", params / "base", dirs_exist_ok=True)
     claims = [
         {"claim": "of both", "difference": ["singles/absent", "greater", "singles/same", "sst"]},
@@ -354,7 +361,7 @@ def test_claims_at_the_papers_size_take_the_larger_runs_alone(folders):
         "claims": {"000": {"Table 1": claims}},
     }
     (params / "claims.yaml").write_text(yaml.safe_dump(content))
-    table = claims_at_papers_size(store, params).set_index("claim")
+    table = claims_at_papers_size(params).set_index("claim")
     assert [*table.index] == ["of both", "a score"]
     assert table.at["of both", "verdict"] == "reproduced" and table.at["of both", "our_number"] > 0.15
     assert table.at["a score", "why"].startswith("a larger encoder")
@@ -374,10 +381,9 @@ def test_the_larger_runs_share_as_much_of_their_encoder():
         assert plans[0] == pytest.approx(plans[1], abs=0.05), name
 
 
-def test_the_stored_table_is_what_the_code_gives():
-    results = REPOSITORY / "results"
-    stored = pd.read_csv(results / "claims.csv", dtype={"paper": str, "its_number": str})
-    text = claims_table(results, PARAMS).to_csv(index=False, float_format="%.6g")
+def test_the_stored_table_is_what_the_code_gives(committed):
+    stored = pd.read_csv(committed / "claims.csv", dtype={"paper": str, "its_number": str})
+    text = claims_table(PARAMS).to_csv(index=False, float_format="%.6g")
     table = pd.read_csv(io.StringIO(text), dtype={"paper": str, "its_number": str})
     assert list(table) == COLUMNS and set(table["kind"]) <= set(KINDS)
     numbers = ["our_number", "low", "high", "margin", "p", "q"]

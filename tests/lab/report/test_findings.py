@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import findings
 from mtbert_lab.report.findings import agem_keeps, box, gem_is_for, nothing_gained
-from mtbert_lab.report.tables import Grid, compare, read_runs, times_as_long
+from mtbert_lab.report.tables import Comparison, Grid, compare, read_runs, times_as_long
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, paired
 from mtbert_lab.store import Run
 
@@ -22,13 +23,18 @@ README = (REPOSITORY / "README.md").read_text("utf8")
 BLOCKS = dict(re.findall(r"<!-- ([a-z ]+) -->\n(.*?)\n<!-- end -->", README, re.DOTALL))
 
 
-@pytest.fixture(scope="module")
-def plans():
-    return compare(read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False), "plan")
+@cache
+def compared() -> Comparison:
+    return compare(read_runs("cpu", "hybrids", train_missing=False), "plan")
 
 
-def test_without_runs_there_are_no_sentences(tmp_path):
-    assert box(tmp_path) == ""
+@pytest.fixture
+def plans(committed) -> Comparison:
+    return compared()
+
+
+def test_without_runs_there_are_no_sentences():
+    assert box() == ""
 
 
 def test_a_gain_above_the_margin_is_told_where_the_sentence_denies_it(plans, decided):
@@ -97,15 +103,15 @@ def synthetic_sequences(monkeypatch):
 
 
 @pytest.mark.parametrize("sentence", [findings.recommendation, findings.limits])
-def test_a_sentence_without_its_runs_is_left_out(sentence, tmp_path):
-    assert findings.told(sentence, tmp_path) == ""
+def test_a_sentence_without_its_runs_is_left_out(sentence):
+    assert findings.told(sentence) == ""
 
 
-def test_readme_and_start_have_the_sizes_that_stored_runs_read():
+def test_readme_and_start_have_the_sizes_that_stored_runs_read(committed):
     start = (REPOSITORY / "notebooks" / "00_start.ipynb").read_text("utf8")
     rows = {}
     for name in ("hybrids", "single_task"):
-        grid = read_runs("cpu", name, store=REPOSITORY / "results", train_missing=False)
+        grid = read_runs("cpu", name, train_missing=False)
         for runs in grid.runs.values():
             rows |= runs[0].provenance["rows"]
     for task in ("sst", "quora", "sts", "cfimdb"):

@@ -32,7 +32,7 @@ def test_its_sentences_and_tables_are_those_of_notebook_00():
 
 
 @pytest.mark.slow
-def test_its_sentences_and_tables_are_what_the_store_gives(tmp_path):
+def test_its_sentences_and_tables_are_what_the_store_gives(committed, tmp_path):
     written = write_tables(Path(shutil.copy(REPOSITORY / "README.md", tmp_path)))
     assert written.read_text(encoding="utf8") == README
 
@@ -41,7 +41,7 @@ def test_a_mark_without_a_table_is_named(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("<!-- plan -->\n<!-- end -->\n<!-- plan -->\nx\n<!-- end -->\n")
     with pytest.raises(ValueError, match="<!-- plan --> names no table; known are recommendation, limits"):
-        write_tables(path, store=tmp_path)
+        write_tables(path)
 
 
 @pytest.mark.parametrize("task, baseline, number", [
@@ -54,8 +54,8 @@ def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
     assert number in README
 
 
-def test_the_best_model_in_the_text_is_that_of_the_store():
-    models = read_runs("cpu", "best_model", store=REPOSITORY / "results", train_missing=False)
+def test_the_best_model_in_the_text_is_that_of_the_store(committed):
+    models = read_runs("cpu", "best_model", train_missing=False)
     ids = [run.run_id.partition("-")[0] for run in models.runs[best(models)]]
     assert any(f"On test it has 0.786 (`results/predictions/{one}`)" in TEXT for one in ids)
 

@@ -263,12 +263,11 @@ def test_what_was_tried_has_what_differs_from_the_first_run_of_its_tasks(synthet
     assert students.tried_table(Grid((), {}, {})).empty
 
 
-def test_scores_on_test_are_those_that_were_told(monkeypatch):
-    monkeypatch.setenv("MTBERT_RESULTS", str(REPOSITORY / "results"))
-    read = [read_runs("cpu", name, store=REPOSITORY / "results", train_missing=False) for name in OF_11[2:]]
+def test_scores_on_test_are_those_that_were_told(committed):
+    read = [read_runs("cpu", name, train_missing=False) for name in OF_11[2:]]
     runs = {name: group for grid in read for name, group in grid.runs.items()}
     table = students.scores_on_test(runs).set_index("run")
-    told = pd.read_csv(REPOSITORY / "results/predictions/test-scores.csv")
+    told = pd.read_csv(committed / "predictions/test-scores.csv")
     for name in students.PREDICTIONS:
         of_run = told[told["run"] == runs[name][0].run_id.partition("-")[0]].set_index("task")["score"]
         for task, label in {"sst": "SST", "overall": "overall"}.items():
@@ -282,7 +281,7 @@ def test_without_told_scores_there_are_none_on_test(synthetic, isolated):
     assert students.scores_on_test({}).empty
 
 
-def test_the_best_model_is_the_best_of_its_grid():
-    grid = read_runs("cpu", "best_model", store=REPOSITORY / "results", train_missing=False)
+def test_the_best_model_is_the_best_of_its_grid(committed):
+    grid = read_runs("cpu", "best_model", train_missing=False)
     assert tables.costs(grid.runs).set_index("name")["overall"].idxmax() == students.BEST
     assert students.paper_millions() == pytest.approx(196, abs=1)

@@ -12,7 +12,6 @@ from scipy import stats
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
-from mtbert.paths import REPOSITORY
 from mtbert.training.metrics import metrics_of
 from mtbert_lab.report.tables import read_runs
 from mtbert_lab.statistics import (
@@ -261,16 +260,16 @@ def test_95_percent_of_the_intervals_contain_the_true_difference(metric, seeds, 
 
 @cache
 def replicated(grid: str):
-    return [runs for runs in read_runs("cpu", grid, store=REPOSITORY / "results", train_missing=False).runs.values()]
+    return [runs for runs in read_runs("cpu", grid, train_missing=False).runs.values()]
 
 
 @pytest.mark.parametrize("task", ["sst", "quora", "sts"])
 @pytest.mark.parametrize("kept", [1, 2])
-def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
+def test_few_stored_seeds_tell_where_the_mean_of_all_lies(committed, task, kept):
     """Leave-out: one or two of three to five stored seeds; the full mean is covered in at least 95 % of the cases."""
-    among, inside, cases = [REPOSITORY / "results"], 0, 0
+    inside, cases = 0, 0
     for runs in (runs for grid in ("hybrids", "progressive", "gradients") for runs in replicated(grid)):
-        if len(runs) < 3 or (prior := prior_of(runs, [task], among=among)) is None:
+        if len(runs) < 3 or (prior := prior_of(runs, [task])) is None:
             continue
         scores, covariance = scores_and_covariance([scored(runs, task)])
         for start in range(len(runs)):
@@ -288,11 +287,11 @@ def test_few_stored_seeds_tell_where_the_mean_of_all_lies(task, kept):
     ("task", "part", "held"),
     [("quora", (0.4, 0.7), (0.87, 0.94)), ("sts", (0.95, 1), (0.77, 0.85))],
 )
-def test_pairs_of_seeds_would_ignore_the_examples(task, part, held):
+def test_pairs_of_seeds_would_ignore_the_examples(committed, task, part, held):
     """How much of a difference they are, and how often Student's interval over pairs would hold on other examples."""
-    runs = read_runs("cpu", "hybrids", store=REPOSITORY / "results", train_missing=False).runs
+    runs = read_runs("cpu", "hybrids", train_missing=False).runs
     sides = runs["3-bert"], runs["1-bert"]
-    found = stored_difference(*sides, task, among=[REPOSITORY / "results"])
+    found = stored_difference(*sides, task)
     S = found.seeds
     assert S == 5
     variance = np.median(found.variances)
