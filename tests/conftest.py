@@ -328,7 +328,7 @@ def shake():
     return shake
 
 
-class Folder:
+class Trap:
     """Unpickling this makes a folder."""
 
     def __init__(self, path: Path) -> None:
@@ -339,6 +339,6 @@ class Folder:
 
 
 @pytest.fixture
-def trap(tmp_path) -> Folder:
+def trap(tmp_path) -> Trap:
     """What makes the folder `executed` in `tmp_path` when it is unpickled."""
-    return Folder(tmp_path / "executed")
+    return Trap(tmp_path / "executed")

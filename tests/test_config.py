@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
+from mtbert.strict_yaml import read_yaml
 
 # One value of every field that is not its default.
 OTHER_VALUES = dict(
@@ -210,6 +211,14 @@ def test_values_as_yaml_gives_them():
     assert config.learning_rate == 1e-5
     assert isinstance(config.weight_decay, float) and config.weight_decay == 1.0
     assert config.tasks == ("sts",)
+
+
+def test_a_run_that_overrides_what_it_merges_can_be_merged_from_outside_of_runs(tmp_path):
+    """PyYAML merges such a mapping in place, and has then both values of its key."""
+    first, merged = "defaults: &defaults {epochs: 2, seed: 1}", "one: &one {<<: *defaults, epochs: 4}"
+    (tmp_path / "values.yaml").write_text(f"{first}\nruns: {{{merged}}}\nbase: {{<<: *one}}\n")
+    content = read_yaml(tmp_path / "values.yaml")
+    assert content["runs"]["one"] == content["base"] == {"epochs": 4, "seed": 1}
 
 
 @pytest.mark.parametrize(

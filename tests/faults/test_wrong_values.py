@@ -3,11 +3,8 @@
 import pytest
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.strict_yaml import read_yaml
 
 HUGE = (10**30, 10**400, -1, float("nan"), float("inf"), "x" * 5000, "\0", [[]], {}, [None], {"sst": 10**30}, object())
-
-
 FIELDS = sorted(RunConfig.model_fields)
 
 
@@ -38,11 +35,3 @@ BEYOND = [
 def test_what_breaks_or_never_ends_is_refused_when_read(params):
     with pytest.raises(ConfigError, match=f"^{next(iter(params))}: "):
         RunConfig.from_params(params)
-
-
-def test_a_run_that_overrides_what_it_merges_can_be_merged_from_outside_of_runs(tmp_path):
-    """PyYAML merges such a mapping in place, and has then both values of its key."""
-    first, merged = "defaults: &defaults {epochs: 2, seed: 1}", "one: &one {<<: *defaults, epochs: 4}"
-    (tmp_path / "values.yaml").write_text(f"{first}\nruns: {{{merged}}}\nbase: {{<<: *one}}\n")
-    content = read_yaml(tmp_path / "values.yaml")
-    assert content["runs"]["one"] == content["base"] == {"epochs": 4, "seed": 1}

@@ -8,37 +8,23 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from mtbert.data.tasks import TASKS, read_tasks
 from mtbert_lab.cli import app
 from mtbert_lab.remarks import remarks_of
 
-TOPICS = """
-name: topics
-files: topics-{split}.csv
-sentence_columns: [headline]
-label_column: topic
-kind: classes
-class_names: [sport, weather, science]
-id_column: null
-separator: ","
-"""
-HEADLINES = {
-    "sport": "the {} wins the race by a length",
-    "weather": "rain over the {} until the evening",
-    "science": "a telescope finds a second {} beyond the moon",
-}
-THINGS = ("harbour", "lantern", "bicycle", "garden", "violin", "kitchen", "winter", "castle")
-
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A task of three classes, with 24 headlines of ours in each split."""
-    (tmp_path / "topics.yaml").write_text(TOPICS)
-    lines = [f'"{text.format(thing)}",{topic}' for thing in THINGS for topic, text in HEADLINES.items()]
-    for split in ("train", "dev", "test"):
-        (tmp_path / f"topics-{split}.csv").write_text("\n".join(["headline,topic", *lines]) + "\n")
+    """A task of two classes, with 24 texts in each split; it has no test split, as users need not have one."""
+    about = dict(name="topics", files="topics-{split}.csv", sentence_columns=["headline"], label_column="topic")
+    about |= dict(kind="classes", class_names=["sport", "weather"], id_column=None, separator=",")
+    (tmp_path / "topics.yaml").write_text(yaml.safe_dump(about))
+    for split in ("train", "dev"):
+        rows = 12 * f"the race of {split} is won,sport\nit rains in {split},weather\n"
+        (tmp_path / f"topics-{split}.csv").write_text(f"headline,topic\n{rows}")
     return tmp_path
 
 
@@ -63,13 +49,12 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
     [path] = (isolated / "results").rglob("run.json")
     scores = {(s["task"], s["metric"]): s["n"] for s in json.loads(path.read_text())["scores"]}
     assert scores[("topics", "accuracy")] == 24 and scores[("sst", "accuracy")] == 20
-    (folder / "topics-test.csv").unlink()  # users need not have one
     monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
     asked = ["predict", path.parent.name, "--data", str(course_folder), "--out", str(folder)]
     predicted = CliRunner().invoke(app, asked)
     assert predicted.exit_code == 0, predicted.stderr
     _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
-    assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= set(HEADLINES), "words, as in the file"
+    assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= {"sport", "weather"}, "words, as in the file"
     assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
 
 

@@ -36,7 +36,7 @@ def told(*runs: Run) -> list[tuple[str, str, str]]:
     return list(doubts({"one": runs}, BASELINES).itertuples(index=False, name=None))
 
 
-def test_a_run_that_predicts_one_answer_is_told(run_of):
+def test_a_run_that_predicts_one_answer_is_told():
     constant = run_of(sst=np.zeros(60))
     assert told(constant) == [
         ("one", "sst", "predicts one answer for every example"),
@@ -47,20 +47,20 @@ def test_a_run_that_predicts_one_answer_is_told(run_of):
     assert told(right, replace(right)) == []
 
 
-def test_a_run_below_the_untrained_cosine_is_told(run_of):
+def test_a_run_below_the_untrained_cosine_is_told():
     noise = np.random.default_rng(0).normal(size=60)
     [(_, task, doubt)] = told(run_of(sts=0.3 * LABELS["sts"] + noise + 1.7))
     assert task == "sts" and doubt.startswith("is below the cosine of the encoder before training (0.")
 
 
-def test_numbers_of_the_right_order_and_the_wrong_size_are_told(run_of):
+def test_numbers_of_the_right_order_and_the_wrong_size_are_told():
     """A correlation does not see them."""
     [(_, _, doubt)] = told(run_of(sts=LABELS["sts"] / 10))
     assert doubt.startswith("has the right order and the wrong size of numbers (Pearson's correlation 1.000, R² -")
     assert told(run_of(sst=LABELS["sst"], sts=LABELS["sts"])) == []
 
 
-def test_numbers_of_a_low_correlation_have_no_right_order(run_of):
+def test_numbers_of_a_low_correlation_have_no_right_order():
     noise = np.random.default_rng(0).normal(size=60)
     faults = [doubt for _, _, doubt in told(run_of(sts=0.3 * LABELS["sts"] + 2 * noise))]
     assert any(doubt.startswith("has the wrong size of numbers (Pearson's correlation 0.") for doubt in faults)

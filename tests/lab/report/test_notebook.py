@@ -213,7 +213,7 @@ runs:
 
 
 @pytest.fixture
-def executed_for_own_grid(run_cells, tiny_encoder, isolated, monkeypatch, run_of, shown):
+def executed_for_own_grid(run_cells, tiny_encoder, isolated, monkeypatch, run_of):
     """Executes some cells of a notebook for a grid of one's own; gives the texts that they show.
 
     in_kernel: in a kernel, which trains the runs, too; they are trained before, in this process, otherwise.

@@ -31,7 +31,7 @@ def grid_of(**runs):
 
 
 @pytest.mark.parametrize("name", ["06_training_methods", "11_students"])
-def test_a_notebook_has_findings(name, shown):
+def test_a_notebook_has_findings(name):
     cells = nbformat.read(REPOSITORY / f"notebooks/{name}.ipynb", 4).cells
     shown = [output.data for cell in cells for output in cell.get("outputs", ()) if "data" in output]
     texts = ["".join(data.get("text/markdown", "")) for data in shown]

@@ -26,7 +26,7 @@ THREE = ("sst", "quora", "sts")
 
 
 @pytest.fixture
-def live(monkeypatch, shown) -> list:
+def live(monkeypatch) -> list:
     """What is displayed in a kernel that a Jupyter server started."""
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
     shown = []
@@ -57,6 +57,7 @@ def test_attention_maps_are_those_of_transformers(tmp_path):
     sizes |= dict(intermediate_size=24, max_position_embeddings=20, type_vocab_size=0, pad_token_id=1)
     torch.manual_seed(3)
     ours = BertModel(BertConfig(**sizes, initializer_range=0.2)).eval()
+    torch.nn.init.normal_(ours.embeddings.relative.weight)  # large, so that none is without effect
     ours.save_pretrained(tmp_path)
     theirs = transformers.MPNetModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
     ids = torch.randint(2, 60, (1, 14))
@@ -152,7 +153,7 @@ def test_any_sentence_has_an_attention_viewer_that_opens_at_a_head(live, tiny_en
     viewers.attention_viewer(model, tokenizer, "", 1, 1)  # only [CLS] and [SEP]
 
 
-def test_all_heads_stand_in_a_grid_and_one_is_marked(shown):
+def test_all_heads_stand_in_a_grid_and_one_is_marked():
     maps = torch.softmax(torch.randn(2, 3, 5, 5), -1)
     one, grid, *_ = viewers.attention_figure(maps, list("abcde"), layer=2, head=3).axes
     assert one.get_title() == "layer 2, head 3"
@@ -179,7 +180,7 @@ def test_an_example_has_one_row_with_what_each_model_says():
     assert "text" not in viewers.one_row_an_example(error_rows(text=""))
 
 
-def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch, shown):
+def test_errors_are_filtered_and_turned_page_by_page(live, monkeypatch):
     said, shown = [], []
     monkeypatch.setattr(viewers.notebook, "display_markdown", said.append)
     monkeypatch.setattr(viewers.notebook, "listing", shown.append)
