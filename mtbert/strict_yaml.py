@@ -24,8 +24,8 @@ def read_yaml(path: Path) -> Any:
     """The content of a YAML file: plain values, no key of a mapping twice, none with control characters.
 
     Raises YamlError. A key is often a name that is shown: in a terminal an escape sequence would be obeyed.
-    What YAML 1.1 reads as a number, but not NUMBERS, is text: 010, 1:30, 1_0. So is 1e-5, in which YAML 1.1 misses the
-    point of 1.0e-5.
+    What YAML 1.1 reads as a number, but not NUMBERS, is text: 010, 1:30, 1_0. So is 1e-5, which has no decimal point;
+    RunConfig reads such a text as a number.
     """
     if path.exists() and not path.is_file():  # a device or a pipe, which may never end
         raise YamlError(f"{path}: not a regular file")

@@ -250,7 +250,8 @@ def train(
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // at_once))
     if missing and not (dry_run or scheduler):
         check_writable(cache_dir() / "models")
-    order_counts = scheduler is not None or 1 < workers < len(missing)  # for the time until all are trained
+    # On one worker, or with a worker for each run, the order does not change when the last run ends.
+    order_counts = len(missing) > 1 if scheduler else 1 < workers < len(missing)
     by_length = order_counts and not in_order
     if dry_run or by_length:
         from mtbert_lab.cost import predict_runs

@@ -74,8 +74,10 @@ def _card(config: RunConfig, task: str, encoder_only: bool, run: Run | None) -> 
 
 
 def _encoder(config: RunConfig) -> str:
-    """The encoder's name; of a folder its last part, as the card is read elsewhere."""
-    return Path(config.encoder).name if Path(config.encoder).is_dir() else config.encoder
+    """The encoder's name; of a folder, which may be gone, the last part, as the card is read elsewhere."""
+    folder = Path(config.encoder)
+    is_path = folder.is_absolute() or folder.is_dir() or config.encoder.startswith((".", "~"))
+    return folder.name if is_path else config.encoder
 
 
 def _answer(task: Task) -> str:

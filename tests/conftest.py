@@ -48,6 +48,7 @@ NOT_CORE = {
     "test_dockerfile.py",
     "test_environment.py",
     "test_package.py",
+    "test_private_torch.py",
     "test_readme_use.py",
 }
 

@@ -1,8 +1,9 @@
 """Writes the sentences and tables of what was found into README.md, between `<!-- NAME -->` and `<!-- end -->`.
 
-`MTBERT_RESULTS=results python tools/write_readme.py`, in the root of a checkout.
+`python tools/write_readme.py`, in the root of a checkout: from the committed runs, unless MTBERT_RESULTS names others.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -40,4 +41,5 @@ def _tables() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("MTBERT_RESULTS", str(REPOSITORY / "results"))
     print(write_tables())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 CPU_CHUNK = 2**16  # columns; a few rows of them in float64 stay near the cache
 DEVICE_CHUNK = 2**23  # columns, on any other device: few kernels, in a buffer of 64 MiB a row
-SLIM = 8  # rows, up to which one matrix product takes longer, on a CPU, than a product for each row; the same on a GPU
+SLIM = 8  # rows, up to which one matrix product takes longer than a product for each row, measured on a CPU
 
 
 class FlatGradients:

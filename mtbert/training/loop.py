@@ -417,12 +417,13 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
 
 
 def dev_passes(config: RunConfig, task: str, rows: int, points: int) -> float:
-    """How often a run reads each of a task's rows of dev, on average. points: of the learning curve."""
+    """How often a run reads each of a task's rows of dev, on average and at most. points: of the learning curve."""
+    again = config.keep != "last" or config.pretrain in ("after", "both")  # the kept model is not that of the last step
     if task not in config.tasks:
-        return 1.0  # scored at the end alone
+        return 1.0 + again  # scored at the end alone
     if config.curve_rows is None:
-        return float(points)  # the last one has the scores at the end
-    return points * min(1.0, config.curve_rows / rows) + 1
+        return float(points) + again  # the last point has the scores at the end
+    return points * min(1.0, config.curve_rows / rows) + 1 + again
 
 
 def _mean_loss_of(task: str, losses: list[Losses]) -> float:

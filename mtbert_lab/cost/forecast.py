@@ -221,7 +221,7 @@ class Forecast:
     def evaluation_tokens(self) -> float:
         """Tokens of the learning curve and of the scores at the end, on dev and on TRAIN_ROWS training examples.
 
-        Where the outputs of frozen layers are kept, these layers read a text once; of training texts they have.
+        Where the outputs of frozen layers are kept, these layers read a text of dev once, and a training text no more.
         """
         trained_share = 1 - self.frozen_share
         tokens = 0.0
@@ -230,7 +230,7 @@ class Forecast:
             is_kept = self.is_fixed or passes >= KEPT_FROM
             tokens += part.sum() * (self.frozen_share + trained_share * passes if is_kept else passes)
         for task, part in self.train.items():
-            is_kept = self.is_fixed or task in self.known
+            is_kept = task in self.known or (self.is_fixed and self.passes[task] >= 1)
             tokens += part[:TRAIN_ROWS].sum() * (trained_share if is_kept else 1)
         return tokens
 

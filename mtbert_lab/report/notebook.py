@@ -3,6 +3,7 @@
 import ast
 import html
 import math
+import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -118,6 +119,12 @@ def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
     missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), again=False)]
     display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
     return [read(file, train_missing=True) for file in files]
+
+
+def read_committed(profile: str) -> None:
+    """For a page that shows the report's own runs in every profile: the demo's have a store that has no others."""
+    if profile == "demo":
+        os.environ["MTBERT_RESULTS"] = str(REPOSITORY / "results")
 
 
 def teller(given: dict[str, Any]) -> Callable[..., None]:

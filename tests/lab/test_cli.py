@@ -247,10 +247,14 @@ def test_the_longest_runs_start_first(tiny_config, course_folder, tmp_path, spee
         (["--workers", 2, "--in-order"], in_order),
         ([], in_order),  # one after the other they take as long in any order
         (["--workers", 3], in_order),
+        (["--scheduler", "tcp://127.0.0.1:1"], ["unknown", "long", "short"]),
     ):
         started.clear()
         assert mtbert("train", grid, "--data", course_folder, "--threads", 1, *options).exit_code == 0
         assert [run.name for run in started] == names
+    speeds.asked.clear()
+    one = ("--only", "short", "--scheduler", "tcp://127.0.0.1:1")
+    assert mtbert("train", grid, "--data", course_folder, *one).exit_code == 0 and not speeds.asked
 
 
 def test_rejected_rows_are_logged_once(tiny_config, faulty_data, tmp_path, speeds, caplog):

@@ -228,11 +228,12 @@ def test_steps_that_are_points_of_the_curve(tiny_config, fields, steps):
 
 
 def test_how_often_the_rows_of_dev_are_read(tiny_config):
-    few = tiny_config.but(score_tasks=("sts",), curve_rows=5)
+    few = tiny_config.but(score_tasks=("sts",), curve_rows=5, keep="last")
     assert module.dev_passes(few, "sst", rows=20, points=8) == 3, "a quarter in each point, and the scores at the end"
     assert module.dev_passes(few, "sts", rows=20, points=8) == 1
     assert module.dev_passes(few.but(curve_rows=50), "sst", rows=20, points=8) == 9
     assert module.dev_passes(few.but(curve_rows=None), "sst", rows=20, points=8) == 8
+    assert module.dev_passes(few.but(keep="best"), "sst", rows=20, points=8) == 4, "the kept model is scored, too"
 
 
 def test_the_clock_of_a_run_counts_its_steps_alone(run, tiny_config, monkeypatch):

@@ -76,13 +76,14 @@ def read_runs(
     only: str = "",
     data: str | Path | None = None,
     train_missing: bool = True,
-    **how,
+    device: str = "auto",
+    progress: bool | None = None,
 ) -> Grid:
     """The stored runs of params/<profile>/<name>.yaml, an empty grid where there is no such file.
 
     name: or the absolute path of a grid file. seed: 0 for every seed of the file, another number for this seed alone.
-    only: a part of the names of runs; the others are left out. data, train_missing: as in `load_or_run`; how: its other
-    arguments.
+    only: a part of the names of runs; the others are left out. data, train_missing, device, progress: as in
+    `load_or_run`.
     """
     path = Path(name)
     if not path.is_absolute():
@@ -97,7 +98,7 @@ def read_runs(
             continue
         configs[run] = [group[0].but(seed=seed)] if seed else group
         if train_missing:
-            runs[run] = [load_or_run(config, data, **how) for config in configs[run]]
+            runs[run] = [load_or_run(config, data, device=device, progress=progress) for config in configs[run]]
         elif stored := stored_seeds(configs[run], data):
             runs[run] = stored
     return Grid((shown,), configs, runs)

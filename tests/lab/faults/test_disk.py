@@ -10,10 +10,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import REPOSITORY, FolderError, cache_dir
-from mtbert_lab.cli import main
+from mtbert_lab.cli import app, main
 from mtbert_lab.leaderboard import write_predictions
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import plots
@@ -100,6 +101,13 @@ def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, c
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_needs_no_room(tiny_config, course_data, small_disk, grid_of, speeds, monkeypatch):
+    monkeypatch.setenv("MTBERT_RESULTS", str(small_disk))
+    (small_disk / "other").write_bytes(bytes(700_000))
+    result = CliRunner().invoke(app, ["train", str(grid_of(tiny_config)), "--dry-run"])
+    assert result.exit_code == 0 and "1 to train" in result.output
 
 
 def test_an_error_of_a_file_is_one_line_with_its_path(tmp_path, monkeypatch):

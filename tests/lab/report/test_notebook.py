@@ -24,6 +24,7 @@ from mtbert.bert import BertConfig, BertModel
 from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS, read_tasks
 from mtbert.paths import REPOSITORY
+from mtbert_lab.paths import stores
 from mtbert_lab.report import notebook, plots
 from mtbert_lab.store import read_grids
 
@@ -149,6 +150,20 @@ def test_code_in_the_text_imports_what_is_there(path):
                 module = importlib.import_module(node.module)
                 for name in node.names:
                     assert hasattr(module, name.name), f"{node.module} has no {name.name}"
+
+
+@every_notebook
+def test_pages_of_the_reports_own_runs_read_them_in_every_profile(path):
+    """In the demo profile the store has no run of params/cpu."""
+    source = "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    reads_own = re.search(r'read_runs\(\s*"cpu"|find_result\("claims.csv"\)', source)
+    assert bool(reads_own) == ("notebook.read_committed(profile)" in source)
+
+
+@pytest.mark.parametrize("profile, committed", [("demo", True), ("cpu", False)])
+def test_in_the_demo_profile_the_committed_runs_are_read(profile, committed):
+    notebook.read_committed(profile)
+    assert (stores() == [REPOSITORY / "results"]) == committed
 
 
 @every_notebook
