@@ -26,10 +26,10 @@ FLOORS = {
     ],
     "mtbert_lab": [
         {"escapes"},
-        {"download", "encoders", "fields", "hints", "leaderboard", "model_card", "own_code", "paths", "remarks"},
+        {"download", "encoders", "fields", "hints", "leaderboard", "own_code", "paths", "remarks"},
         {"statistics"},
         {"store"},
-        {"cluster", "workers"},
+        {"cluster", "model_card", "workers"},
         {"sweep"},
         {"cost", "analysis"},
         {"report"},
