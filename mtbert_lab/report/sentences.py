@@ -65,15 +65,13 @@ def tell(sentence: str, **places: Any) -> str:
 def no_gain(differences: pd.DataFrame) -> dict[str, Any]:
     """The places of a sentence which says that no difference is a gain above the margin.
 
-    It may show the `count` of the differences, and how many are `equal`, `worse`, a gain that is `small`, or have too
-    `few` runs to tell.
+    It may show the `count` of the differences, and how many are `equal`, `worse`, or have too `few` runs to tell.
     """
     counts = differences["verdict"].value_counts()
     places: dict[str, Any] = {"count": len(differences)}
     for name, verdict in {"equal": NO_DIFFERENCE, "worse": "worse", "few": TOO_FEW}.items():
         places[name] = counts.get(verdict, 0)
     gains = differences[differences["verdict"] == "better"].sort_values("value", ascending=False)
-    places["small"] = len(gains)  # a larger one is red
     for number, row in enumerate(gains.itertuples(), 1):
         places[f"gain {number}"] = Place(row, SMALL)
     if differences.empty:
