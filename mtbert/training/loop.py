@@ -418,12 +418,14 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
 
 def dev_passes(config: RunConfig, task: str, rows: int, points: int) -> float:
     """How often a run reads each of a task's rows of dev, on average and at most. points: of the learning curve."""
-    again = config.keep != "last" or config.pretrain in ("after", "both")  # the kept model is not that of the last step
+    passes = float(points)  # the last one has the scores at the end
     if task not in config.tasks:
-        return 1.0 + again  # scored at the end alone
-    if config.curve_rows is None:
-        return float(points) + again  # the last point has the scores at the end
-    return points * min(1.0, config.curve_rows / rows) + 1 + again
+        passes = 1.0  # scored at the end alone
+    elif config.curve_rows is not None:
+        passes = points * min(1.0, config.curve_rows / rows) + 1
+    if config.keep != "last" or config.pretrain in ("after", "both"):
+        passes += 1  # the kept model is not that of the last step
+    return passes
 
 
 def _mean_loss_of(task: str, losses: list[Losses]) -> float:
