@@ -33,9 +33,19 @@ def shipped(name: str) -> Path:
 
 def find_result(name: str) -> Path:
     """The path of the newest file of this name in `stores()`; without any that in the first one."""
-    among = stores()
-    found = [store / name for store in among if (store / name).exists()]
-    return max(found, key=lambda path: path.stat().st_mtime, default=among[0] / name)
+    return _newest([store / name for store in stores()])
+
+
+def find_figure(name: str) -> Path:
+    """The path of the newest figure of this name: in MTBERT_FIGURES alone, else in the cache or a committed one."""
+    folders = [figures_dir()] if folder_of("MTBERT_FIGURES") else [figures_dir(), REPOSITORY / "figures"]
+    return _newest([folder / name for folder in folders])
+
+
+def _newest(paths: list[Path]) -> Path:
+    """The newest of the files that are there; where none is, the first path."""
+    found = [path for path in paths if path.exists()]
+    return max(found, key=lambda path: path.stat().st_mtime, default=paths[0])
 
 
 def figures_dir() -> Path:

@@ -13,7 +13,7 @@ import mtbert
 import mtbert_lab
 from mtbert.data import DataError
 from mtbert.paths import REPOSITORY, FolderError, cache_dir
-from mtbert_lab.paths import check_writable, figures_dir, find_data, find_result, results_dir, stores
+from mtbert_lab.paths import check_writable, figures_dir, find_data, find_figure, find_result, results_dir, stores
 from mtbert_lab.report import plots
 
 
@@ -54,6 +54,21 @@ def test_committed_runs_are_read_but_not_where_a_store_is_named(
     assert stores() == [defaults / "elsewhere"]
     with pytest.raises(LookupError, match="elsewhere"):
         run_of(config, train_missing=False)
+
+
+def test_the_newest_figure_is_found_but_where_a_folder_is_named_its_own(defaults, monkeypatch):
+    committed = defaults / "checkout" / "figures" / "plans.svg"
+    monkeypatch.setattr("mtbert_lab.paths.REPOSITORY", committed.parents[1])
+    drawn = figures_dir() / "plans.svg"
+    for path, when in ((committed, 1), (drawn, 2)):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        os.utime(path, (when, when))
+    assert find_figure("plans.svg") == drawn
+    os.utime(committed, (3, 3))
+    assert find_figure("plans.svg") == committed
+    monkeypatch.setenv("MTBERT_FIGURES", str(defaults / "elsewhere"))
+    assert find_figure("plans.svg") == defaults / "elsewhere" / "plans.svg", "also where it is not there"
 
 
 def test_find_data_in_order(tmp_path, monkeypatch):

@@ -21,10 +21,10 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxTranslator
 
 from mtbert.files import write_text
-from mtbert.paths import REPOSITORY, folder_of
+from mtbert.paths import REPOSITORY
 from mtbert_lab.escapes import escaped, fence
 from mtbert_lab.fields import field_table
-from mtbert_lab.paths import figures_dir
+from mtbert_lab.paths import find_figure
 from mtbert_lab.report.notebook import SYNTHETIC, versions
 
 project = html_title = "mtbert report"
@@ -97,10 +97,9 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 
 def figure_of_front_page(folder: Path) -> str:
-    """The path of the newest from the folder of the pages; the committed one counts unless MTBERT_FIGURES is set."""
-    places = [figures_dir()] if folder_of("MTBERT_FIGURES") else [figures_dir(), REPOSITORY / "figures"]
-    found = [figure for place in places if (figure := place / "00_plans.svg").exists()]
-    return os.path.relpath(max(found, key=os.path.getmtime), folder) if found else ""
+    """Its path from the folder of the pages; empty where it is not there."""
+    figure = find_figure("00_plans.svg")
+    return os.path.relpath(figure, folder) if figure.exists() else ""
 
 
 def read_page(file: Path) -> dict:
