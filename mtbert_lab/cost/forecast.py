@@ -227,12 +227,14 @@ class Forecast:
         tokens = 0.0
         for task, part in self.dev.items():
             passes = dev_passes(self.config, task, len(part), self.points)
-            is_kept = self.is_fixed or passes >= KEPT_FROM
-            tokens += part.sum() * (self.frozen_share + trained_share * passes if is_kept else passes)
+            tokens += part.sum() * (self.frozen_share + trained_share * passes if self.keeps(passes) else passes)
         for task, part in self.train.items():
-            is_kept = task in self.known or (self.is_fixed and self.passes[task] >= 1)
-            tokens += part[:TRAIN_ROWS].sum() * (trained_share if is_kept else 1)
+            tokens += part[:TRAIN_ROWS].sum() * (trained_share if self.keeps(self.passes[task]) else 1)
         return tokens
+
+    def keeps(self, passes: float) -> bool:
+        """Whether the outputs of frozen layers, if there are any, are kept of rows that are read so often."""
+        return passes >= (1 if self.is_fixed else KEPT_FROM)
 
     def peak(self) -> pd.Series:
         """The moment with the most memory of the step with the largest part, a row of `DryRun.step`."""
