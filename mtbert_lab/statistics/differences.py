@@ -38,7 +38,7 @@ class Difference:
             seeds += ", too few for a verdict"
         return f"<Difference {interval_text(self.value, *self.interval(), '+.4f')}, p {self.p:.2g}, {seeds}>"
 
-    def _p_of(self, distance: float) -> float:
+    def p_beyond(self, distance: float) -> float:
         """Probability of an estimate that is off by more than this in one direction."""
         from scipy.special import ndtr  # here, as it is slow to import
 
@@ -48,28 +48,28 @@ class Difference:
         return float(ndtr(z).mean())
 
     def _distance_of(self, p: float) -> float:
-        """The distance with this probability: the inverse of `_p_of`."""
+        """The distance with this probability: the inverse of `p_beyond`."""
         from scipy.optimize import brentq
 
         highest = 40 * float(np.sqrt(self.variances.max()))  # its probability is 0 in floats
         if not highest > 0:
             return highest  # 0, or nan where the variance is not defined
-        return brentq(lambda distance: self._p_of(distance) - p, 0.0, highest)
+        return brentq(lambda distance: self.p_beyond(distance) - p, 0.0, highest)
 
     @cached_property
     def p(self) -> float:
         """Two-sided p-value of no difference; 1 where a metric is not defined."""
         if np.isnan(self.value):
             return 1.0
-        return min(1.0, 2 * self._p_of(abs(self.value)))
+        return min(1.0, 2 * self.p_beyond(abs(self.value)))
 
     def p_within(self, margin: float) -> float:
         """p-value of two one-sided tests that the difference is smaller than the margin (Schuirmann 1987)."""
-        return self._p_of(margin - abs(self.value))
+        return self.p_beyond(margin - abs(self.value))
 
     def p_under(self, margin: float) -> float:
         """p-value of a one-sided test that the difference is below the margin."""
-        return self._p_of(margin - self.value)
+        return self.p_beyond(margin - self.value)
 
     def interval(self, level: float = 1 - LEVEL) -> tuple[float, float]:
         """The ends of the interval outside of which are the values with a two-sided p-value below 1 - level."""
@@ -99,6 +99,11 @@ class Difference:
             prior = side.prior and side.prior.cautious
             sides.append(replace(side, prior=prior))
         return replace(self, variances=_total(self.of_examples, sides), sides=tuple(sides))
+
+    def with_seeds(self, n: int) -> "Difference":
+        """The same with n seeds on each side that has fewer, see `Side.with_seeds`."""
+        sides = tuple(side.with_seeds(n) for side in self.sides)
+        return replace(self, variances=_total(self.of_examples, sides), seeds=n, sides=sides)
 
     def text(self) -> str:
         """'+0.007 (+0.002 to +0.012)'."""

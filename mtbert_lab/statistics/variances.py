@@ -176,7 +176,10 @@ class Side:
         unexplained = draw_variances(self.scores, self.prior) - self.explained
         return np.maximum(0, unexplained) / S
 
-    @property
-    def variance_of_one_seed(self) -> float:
-        """The median of what one seed adds to the variance; 0 where that is not known."""
-        return float(np.median(self.variances)) * len(self.scores)
+    def with_seeds(self, n: int) -> "Side":
+        """The side with n seeds, if it has fewer: scores whose variance is the median of what today's say it is."""
+        if n <= len(self.scores):
+            return self
+        deviation = np.sqrt(np.median(draw_variances(self.scores, self.prior)))
+        scores = np.linspace(-1, 1, n)
+        return replace(self, scores=scores * deviation / scores.std(ddof=1))

@@ -157,11 +157,9 @@ def _level(p: float, corrected: float) -> float:
 def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, equal_level: float) -> float:
     """The fewest seeds of either side with which a difference of this size would have a verdict.
 
-    nan where this is not known: without a value, or where nothing says how much seeds vary. The variances are the
-    medians of today's.
+    nan where this is not known: without a value, or where nothing says how much seeds vary. The seeds to come are
+    taken to vary by the median of what today's say.
     """
-    from scipy.special import ndtri  # here, as it is slow to import
-
     if np.isnan(found.value) or not found.sides or not all(side.is_known for side in found.sides):
         return math.nan
     size = abs(found.value)
@@ -172,17 +170,15 @@ def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, 
     else:
         distances = [(abs(margin - found.value), level)]
     fewest = 1 + min(len(side.scores) for side in found.sides)
-    variances = [(side.variance_of_one_seed, len(side.scores)) for side in found.sides]
     for seeds in range(max(SEEDS, fewest), MOST_SEEDS + 1):
-        of_seeds = sum(variance / max(seeds, count) for variance, count in variances)
-        error = math.sqrt(found.of_examples + of_seeds)
-        if any(distance > -ndtri(alpha) * error for distance, alpha in distances):
+        then = found.with_seeds(seeds)
+        if any(then.p_beyond(distance) < alpha for distance, alpha in distances):
             return seeds
     return math.inf
 
 
 def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFrame:
-    """Verdicts on the differences of one question, corrected for their number by Holm's method, a row each.
+    """Verdicts on the differences of one table, corrected for their number by Holm's method, a row each.
 
     margins: below which a difference does not matter, one for each. Columns: seeds; value, low, high (the interval at
     the level at which it was judged); p (corrected); verdict ("better", "worse", NO_DIFFERENCE, TOO_FEW); is_small

@@ -372,8 +372,12 @@ def test_too_few_runs_say_how_many_would_tell():
         return judged.seeds_needed
 
     seeds = needed(0.01)
-    halves = 1.96 * np.sqrt(2 * variance / np.array([seeds - 1, seeds]))  # of the interval
-    assert halves[1] < 0.01 < halves[0]
+    p_values = []
+    for n in (seeds - 1, seeds):
+        then = np.linspace(-1, 1, n)
+        then = then * np.sqrt(variance) / then.std(ddof=1)
+        p_values.append(of_numbers(then + 0.01, then).p)
+    assert p_values[1] < 0.05 < p_values[0], "n seeds have their own degrees of freedom"
     more = np.array([0.80, 0.81, 0.79] * 4)
     few = of_numbers(scores + 0.01, more)
     [judged] = judge([("greater", few, 0.002)], holm)
