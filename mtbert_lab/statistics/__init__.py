@@ -29,9 +29,10 @@ count once.
 the margin of its task it is "by less than the margin". Else "no difference that matters" is shown where the corrected
 p-value of two one-sided tests against the margin (Schuirmann 1987) is below LEVEL. Else there are "too few runs to
 tell", also where no verdict may be given for want of seeds; then the seeds that would tell are estimated for a
-difference of the size found, with the variance over seeds at the median of its draws. A claim of "no difference" is "reproduced" or "contradicted" by
-the two one-sided tests or their opposite, whichever has the smaller p-value, and "no improvement" likewise on one side;
-else there are too few runs to tell. An interval is printed at the level at which the correction judges its p-value.
+difference of the size found, with the variance over seeds at the median of its draws. A claim of "no difference" is
+"reproduced" or "contradicted" by the two one-sided tests or their opposite, whichever has the smaller p-value, and "no
+improvement" likewise on one side; else there are too few runs to tell. An interval is printed at the level at which the
+correction judges its p-value.
 
 *Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
 a comparison counting once; the differences of one table of a notebook by Holm's (1979), those on tasks and those
@@ -51,7 +52,8 @@ last third of its steps, at least three. A score that still rises there counts a
 
 *Losses, gaps between train and dev, unsteadiness, shares of extreme predictions, costs* are compared by Welch's t-test
 with two seeds or more on either side, costs on logarithms and only between runs of one version on processors of one
-name. Their variance is that over seeds alone, on these dev examples. Losses and unsteadiness have no margin, and shares of extreme predictions have that of their task's score.
+name. Their variance is that over seeds alone, on these dev examples. Losses and unsteadiness have no margin, and shares
+of extreme predictions have that of their task's score.
 
 *Bootstrap.* Statistics of errors, and means of several runs, have no such variance. They have 2,000 resamples of the
 examples and of the seeds, percentiles for intervals, and Holm's correction in a table; what is not below LEVEL is "not
