@@ -98,12 +98,16 @@ class Difference:
         for side in self.sides:
             prior = side.prior and side.prior.cautious
             sides.append(replace(side, prior=prior))
-        return replace(self, variances=_total(self.of_examples, sides), sides=tuple(sides))
+        return self._with(sides)
 
     def with_seeds(self, n: int) -> "Difference":
         """The same with n seeds on each side that has fewer, see `Side.with_seeds`."""
-        sides = tuple(side.with_seeds(n) for side in self.sides)
-        return replace(self, variances=_total(self.of_examples, sides), seeds=n, sides=sides)
+        sides = [side.with_seeds(n) for side in self.sides]
+        return replace(self._with(sides), seeds=min(len(side.scores) for side in sides))
+
+    def _with(self, sides: Sequence[Side]) -> "Difference":
+        """The same difference with other sides, and so with another variance."""
+        return replace(self, variances=_total(self.of_examples, sides), sides=tuple(sides))
 
     def text(self) -> str:
         """'+0.007 (+0.002 to +0.012)'."""
