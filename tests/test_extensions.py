@@ -57,10 +57,9 @@ def cubes(sizes, epoch, epochs):
     return sizes**3.0
 
 
-def hits(predicted, labels, weights=None):
+def hits(predicted, labels):
     calls.add("metric")
-    right = predicted == labels
-    return right.sum(-1) if weights is None else right @ weights.T
+    return (predicted == labels).sum(-1)
 
 
 def largest(h1, h2):

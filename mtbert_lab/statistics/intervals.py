@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from mtbert.metrics import LeftOut, Metric, accuracy, f1, macro_f1, pearson, r2
+from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
 
-BLOCK = 2**15  # weights at a time: so few that OpenBLAS uses one thread; several would wait for busy cores
 _OF_SUMS = (accuracy, f1, macro_f1, pearson, r2)
 
 
@@ -33,34 +32,40 @@ def interval_text(value: float, low: float, high: float, form: str = ".3f") -> s
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
-def takes_left_out(metric: Metric) -> bool:
+def takes_counts(metric: Metric) -> bool:
     """Whether a metric is one of mtbert's, maybe with some of its arguments given by functools.partial."""
     function = metric.func if isinstance(metric, functools.partial) else metric
     return function in _OF_SUMS
 
 
 def _jackknife(metric: Metric, predicted: ndarray, labels: ndarray) -> ndarray:
-    """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S)."""
+    """Covariance of the scores of all S seeds over the examples, from leaving out one example at a time: (S, S).
+
+    It is nan for a single example.
+    """
+    S, N = predicted.shape
+    if N == 1:
+        return np.full((S, S), np.nan)
     examples = np.vstack([predicted, labels])
     kinds, counts = _count_columns(examples)  # K kinds of examples
     predicted, label = kinds[:-1], kinds[-1]
-    with np.errstate(divide="ignore", invalid="ignore"):  # nothing is left of a single example
-        if takes_left_out(metric):
-            scores = metric(predicted, label, LeftOut(counts))
-        else:
-            scores = _by_weights(metric, predicted, label, counts)
+    if takes_counts(metric):
+        scores = metric(predicted, label, counts)
+    else:
+        scores = _one_by_one(metric, predicted, label, counts)
     covariance = np.cov(scores, fweights=counts, bias=True)
-    return (len(labels) - 1) * np.atleast_2d(covariance)
+    return (N - 1) * np.atleast_2d(covariance)
 
 
-def _by_weights(metric: Metric, predicted: ndarray, label: ndarray, counts: ndarray) -> ndarray:
-    """Scores (S, K) without one example of each of K kinds, of a metric that needs the weights of all K samples."""
-    K = len(counts)
-    scores = []  # (S, B) of B kinds
-    for block in np.array_split(np.arange(K), K**2 // BLOCK + 1):
-        is_left_out = block[:, None] == np.arange(K)
-        scores.append(metric(predicted, label, counts - is_left_out))
-    return np.hstack(scores)
+def _one_by_one(metric: Metric, predicted: ndarray, label: ndarray, counts: ndarray) -> ndarray:
+    """Scores (S, K) without one example of each of K kinds, of any metric."""
+    scores = []
+    for kind in range(len(counts)):
+        left = counts.copy()
+        left[kind] -= 1
+        examples = np.repeat(np.arange(len(counts)), left)
+        scores.append(metric(predicted[:, examples], label[examples]))
+    return np.stack(scores, axis=-1)
 
 
 def _count_columns(table: ndarray) -> tuple[ndarray, ndarray]:
@@ -115,6 +120,6 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
             freedom = max(variance**2 / squares, S - 1)
     error = np.sqrt(max(variance, 0.0)).round(10)
     half = float(error * stdtrit(freedom, 0.975))
-    are_ours = all(takes_left_out(task.metric) for task in tasks)
+    are_ours = all(takes_counts(task.metric) for task in tasks)
     highest = 1.0 if are_ours else np.inf  # of mtbert's metrics none is higher than 1
     return value, value - half, min(value + half, highest)

@@ -33,7 +33,7 @@ from mtbert_lab.statistics import (
     verdict_text,
     welch,
 )
-from mtbert_lab.statistics.intervals import _by_weights, _count_columns, _jackknife, takes_left_out
+from mtbert_lab.statistics.intervals import _count_columns, _jackknife, _one_by_one, takes_counts
 from mtbert_lab.statistics.variances import CONFIGURATIONS, Side, draw_variances
 from mtbert_lab.statistics.verdicts import holm, p_of_claim
 from mtbert_lab.store.compare import difference as stored_difference
@@ -46,9 +46,9 @@ def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
     return np.where(random.random(n) < right, labels, 1 - labels), labels
 
 
-def mean_of_numbers(predicted, labels, weights=None):
+def mean_of_numbers(predicted, labels):
     """A metric without any variance over the examples."""
-    return predicted.mean(-1) if weights is None else np.repeat(predicted.mean(-1)[:, None], len(weights), axis=1)
+    return predicted.mean(-1)
 
 
 def parts_of(*scores: np.ndarray) -> list[np.ndarray]:
@@ -455,12 +455,12 @@ METRICS = (accuracy, f1, macro_f1, partial(macro_f1, num_classes=5), pearson, r2
 @given(
     st.sampled_from(METRICS),
     st.integers(1, 4),
-    st.lists(st.integers(0, 4), min_size=1, max_size=30),
+    st.lists(st.integers(0, 4), min_size=2, max_size=30),
     st.floats(1e-4, 1e4),
     st.integers(0, 99),
 )
-def test_the_jackknife_without_weights_is_that_with_them(metric, S, labels, scale, seed):
-    """Examples of one kind, constant predictions and a single example are among these."""
+def test_the_jackknife_by_counts_is_that_by_one_example_after_the_other(metric, S, labels, scale, seed):
+    """Examples of one kind and constant predictions are among these."""
     random = np.random.default_rng(seed)
     labels = np.array(labels, dtype=float)
     predicted = random.integers(0, random.integers(1, 6), (S, len(labels))).astype(float)
@@ -469,30 +469,29 @@ def test_the_jackknife_without_weights_is_that_with_them(metric, S, labels, scal
         counts = np.unique(labels, return_counts=True)[1]
         assume(metric is pearson or len(counts) != 2 or counts.min() > 1)
         labels, predicted = labels * scale, (predicted + random.normal(size=S)[:, None]) * scale
-    assert takes_left_out(metric)
+    assert takes_counts(metric)
     kinds, counts = _count_columns(np.vstack([predicted, labels]))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scores = _by_weights(metric, kinds[:-1], kinds[-1], counts)
-        expected = (len(labels) - 1) * np.atleast_2d(np.cov(scores, fweights=counts, bias=True))
+    scores = _one_by_one(metric, kinds[:-1], kinds[-1], counts)
+    expected = (len(labels) - 1) * np.atleast_2d(np.cov(scores, fweights=counts, bias=True))
     found = _jackknife(metric, predicted, labels)
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_the_interval_of_a_correlation_needs_no_weights(monkeypatch, factor):
-    """With them the time grows with the square of the rows."""
+def test_the_interval_of_a_correlation_goes_by_counts(monkeypatch, factor):
+    """One example after the other the time would grow with the square of the rows."""
     random = np.random.default_rng(0)
     labels = random.random(1_000)
     tasks = [Scored(pearson, labels + random.normal(size=(3, 1_000)), labels, factor)]
     with monkeypatch.context() as patch:
-        patch.setattr("mtbert_lab.statistics.intervals.takes_left_out", lambda metric: False)
+        patch.setattr("mtbert_lab.statistics.intervals.takes_counts", lambda metric: False)
         expected = seed_mean(tasks)
-    monkeypatch.setattr("mtbert_lab.statistics.intervals._by_weights", None)
+    monkeypatch.setattr("mtbert_lab.statistics.intervals._one_by_one", None)
     assert seed_mean(tasks) == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_metric_of_ones_own_gets_weights_as_an_array():
-    assert not takes_left_out(mean_of_numbers)
+def test_a_metric_of_ones_own_has_two_arguments():
+    assert not takes_counts(mean_of_numbers)
     value, low, high = seed_mean([Scored(mean_of_numbers, *parts_of([0.5, 0.5]), np.zeros(50))])
     assert (value, low, high) == (0.5, 0.5, 0.5)
     value, low, high = seed_mean([Scored(mean_of_numbers, *parts_of([39.0, 41.0]), np.zeros(50))])

@@ -87,7 +87,7 @@ def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_da
     monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "macro_f1"}))
     assert run.score() == run.score("sst") == macro_f1
     assert list_runs()["dev scores"].tolist() == [f"sst macro_f1 {macro_f1:.3f}"]
-    monkeypatch.setitem(OWN_METRICS, "bad", lambda predicted, labels, weights=None: (predicted != labels).mean(-1))
+    monkeypatch.setitem(OWN_METRICS, "bad", lambda predicted, labels: (predicted != labels).mean(-1))
     monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "bad"}))
     dev = run.predictions
     assert run.score() == (dev["predicted"] != dev["label"]).mean()
