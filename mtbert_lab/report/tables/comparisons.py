@@ -98,15 +98,15 @@ class Comparison:
     def difference_table(self) -> pd.DataFrame | None:
         """`differences` for reading: a row per run, a column per task; None where there are none.
 
-        A reference that all runs share is named once, above their names.
+        A reference that all runs share is named once, above their names. `seeds` says whether the differences of a row
+        rest on the variance of similar runs, and on which tasks where not all do.
         """
         if self.differences.empty:
             return None
         rows = {}
-        uses_prior = self.differences.groupby("run")["uses_prior"].any()
+        borrows = {run: _borrows(part) for run, part in self.differences.groupby("run")}
         for row in self.differences.itertuples():
-            seeds = f"{row.seeds}, variance of similar runs" if uses_prior[row.run] else str(row.seeds)
-            columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": seeds})
+            columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": f"{row.seeds}{borrows[row.run]}"})
             text = f"{signed(row)}, {said(row)}"
             if row.cautious != row.verdict:
                 text += f" (cautiously: {row.cautious})"
@@ -166,6 +166,15 @@ def verdicts(differences: pd.DataFrame) -> pd.DataFrame:
         largest = f"{first.run} minus {first.reference}, {TASK_LABELS[first.task]}"
         rows.append((verdict, len(part), largest, signed(first)))
     return pd.DataFrame(rows, columns=["verdict", "differences", "the largest", "by"])
+
+
+def _borrows(differences: pd.DataFrame) -> str:
+    """On which tasks the differences of a run rest on the variance of similar runs, to follow its seeds."""
+    borrowed = differences.loc[differences["uses_prior"], "task"]
+    if borrowed.empty:
+        return ""
+    where = "" if len(borrowed) == len(differences) else f" on {', '.join(borrowed.map(TASK_LABELS))}"
+    return f", variance of similar runs{where}"
 
 
 def said(row: Any) -> str:

@@ -13,6 +13,7 @@ from mtbert_lab.analysis.baselines import BASELINES
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import tables
 from mtbert_lab.report.tables import Comparison, Grid, compare
+from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import Difference
 from mtbert_lab.statistics.verdicts import holm
 from mtbert_lab.store.compare import difference
@@ -286,7 +287,10 @@ def test_the_table_says_of_every_run_whether_a_task_rests_on_similar_runs(synthe
     runs = {name: [synthetic(BASE.but(plan=name), right)] for name, right in (("1-bert", 0.8), ("3-bert", 0.9))}
     comparison = Comparison(Grid((), {}, runs), {"3-bert": "1-bert"})
     found = comparison.differences
-    found["uses_prior"] = found["task"] == found["task"].iloc[-1]  # not the first task
+    tasks = found["task"].map(TASK_LABELS)
+    found["uses_prior"] = tasks == tasks.iloc[-1]  # not the first task
+    assert comparison.difference_table()["seeds"].tolist() == [f"1, variance of similar runs on {tasks.iloc[-1]}"]
+    found["uses_prior"] = True
     assert comparison.difference_table()["seeds"].tolist() == ["1, variance of similar runs"]
 
 
