@@ -112,8 +112,9 @@ def recommendation() -> str:
     millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
     share = tell(
         "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, the best split gains "
-        "{largest} overall, less than the margin.",
+        "{largest} overall; the margin is {margin:g}.",
         largest=Place(_largest_gain(plans), SMALL),
+        margin=MEAN_MARGIN,
         steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
     )
     split = tell(
@@ -241,7 +242,7 @@ def three_runs_buy(plans: Comparison) -> str:
 
     return tell(
         "The mean prediction of three of {runs} runs of *1-bert* gains {quora:size4} on Quora and {sts:size} on STS "
-        "over one run, both less than the margin. On SST no gain is shown. On Quora one *3-bert*, as large as the "
+        "over one run, both sizes below the margin. On SST no gain is shown. On Quora one *3-bert*, as large as the "
         "three, scores {behind:size} more than this mean.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
