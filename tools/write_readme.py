@@ -31,7 +31,7 @@ def write_tables(readme: Path = REPOSITORY / "README.md") -> Path:
 
 def _tables() -> dict[str, str]:
     """Name -> the table or sentences of the README, in Markdown."""
-    hybrids = read_runs("cpu", "hybrids", train_missing=False)
+    hybrids = read_runs("cpu", "hybrids")
     return {
         "recommendation": told(findings.recommendation),
         "limits": told(findings.limits),

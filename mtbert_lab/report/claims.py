@@ -110,7 +110,7 @@ def claims_table(params: Path = REPOSITORY / "params") -> pd.DataFrame:
     the verdict with the prior degrees of freedom at their lower bound, where it is another one; uses_prior: whether a
     run of few seeds takes the seed variance of similar runs.
     """
-    grids = cache(partial(read_runs, "cpu", params=params, train_missing=False))
+    grids = cache(partial(read_runs, "cpu", params=params))
     claims, content = read_claims(params)
     return _as_table(_check(claims, grids, content["not_comparable"]))
 
@@ -130,7 +130,7 @@ def claims_at_papers_size(params: Path = REPOSITORY / "params") -> pd.DataFrame:
         parts = claim[claim["check"]]  # names of runs, what is claimed of them, the quantity
         if all(part in larger for part in parts if "/" in str(part)):
             renamed.append(claim | {claim["check"]: [larger.get(part, part) for part in parts]})
-    grids = cache(partial(read_runs, "base", params=params, train_missing=False))
+    grids = cache(partial(read_runs, "base", params=params))
     return _as_table(_check(renamed, grids, content["not_comparable_at_papers_size"]))
 
 

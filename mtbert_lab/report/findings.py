@@ -51,8 +51,8 @@ SEQUENCES = ("sequence", "sequence, PAL", "reverse sequence")  # of gradients.ya
 
 def box() -> str:
     """The sentences as a list in Markdown."""
-    read = partial(read_runs, "cpu", train_missing=False)
-    read_larger = partial(read_runs, "base", train_missing=False)
+    read = partial(read_runs, "cpu")
+    read_larger = partial(read_runs, "base")
     adapters = read("pals_samplers")
     plans = compare(read("hybrids"), "plan")
     larger = compare(read_larger("sharing"), "plan")
@@ -106,9 +106,9 @@ def _largest_gain(plans: Comparison) -> Any:
 
 def recommendation() -> str:
     """Three answers: when to share everything, when to split, what to leave; raises KeyError without the runs."""
-    read = partial(read_runs, "cpu", train_missing=False)
+    read = partial(read_runs, "cpu")
     plans = compare(read("hybrids"), "plan")
-    larger = compare(read_runs("base", "sharing", train_missing=False), "plan")
+    larger = compare(read_runs("base", "sharing"), "plan")
     millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
     share = tell(
         "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, the best split gains "
@@ -151,7 +151,7 @@ def _at_papers_size(plans: Comparison) -> str:
 
 def limits() -> str:
     """What the findings rest on, as a list in Markdown; raises KeyError without the runs."""
-    read = partial(read_runs, "cpu", train_missing=False)
+    read = partial(read_runs, "cpu")
     short = read("hybrids").runs["1-bert"][0]
     names = ["1-bert, long", "3-bert, long", "hybrid-3, long"]
     long = compare(read("distil_long").only(names), "plan")

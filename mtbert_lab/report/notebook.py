@@ -28,7 +28,7 @@ from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
 from mtbert_lab.report.words import METRIC_LABELS, TASK_LABELS
 from mtbert_lab.statistics import margin_of
-from mtbert_lab.store import Corpora, is_done
+from mtbert_lab.store import Corpora, is_done, load_or_run
 
 SYNTHETIC = (
     "**Demo profile.** The corpus is synthetic and every run takes some seconds: the numbers below show that the "
@@ -109,16 +109,19 @@ def load_own(given: dict[str, Any]) -> Grid:
 
 
 def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
-    how = {name: given[name] for name in ("seed", "only", "device", "progress") if name in given}
-    read = partial(read_runs, given.get("profile", ""), data=given["data_dir"] or None, **how)
-    grids = [read(file, train_missing=False) for file in files]
+    data = given["data_dir"] or None
+    which = {name: given[name] for name in ("seed", "only") if name in given}
+    read = partial(read_runs, given.get("profile", ""), data=data, **which)
+    grids = [read(file) for file in files]
     if not given["train_missing"] or not any(grid.missing for grid in grids):
         return grids
-    corpora = Corpora(given["data_dir"] or None)  # once a run is trained, those on other data do not count
-    configs = set().union(*(chain(*grid.configs.values()) for grid in grids))
+    corpora = Corpora(data)  # once a run is trained, those on other data do not count
+    configs = dict.fromkeys(chain.from_iterable(chain(*grid.configs.values()) for grid in grids))
     missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), again=False)]
     display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
-    return [read(file, train_missing=True) for file in files]
+    for config in missing:
+        load_or_run(config, data, device=given.get("device", "auto"), progress=given.get("progress"))
+    return [read(file) for file in files]
 
 
 def read_committed(profile: str) -> None:

@@ -1,4 +1,4 @@
-"""Grids of runs: what is stored of them, trained where that is asked for."""
+"""Grids of runs: what is stored of them."""
 
 import shlex
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ import pandas as pd
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.escapes import code
-from mtbert_lab.store import Run, load_or_run, read_grid, stored_seeds
+from mtbert_lab.store import Run, read_grid, stored_seeds
 
 ADAPTER = ("adapter", "adapter_size", "adapter_heads")  # the fields of an adapter
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")  # the fields of a gradient method
@@ -75,15 +75,11 @@ def read_runs(
     params: Path = REPOSITORY / "params",
     only: str = "",
     data: str | Path | None = None,
-    train_missing: bool = True,
-    device: str = "auto",
-    progress: bool | None = None,
 ) -> Grid:
     """The stored runs of params/<profile>/<name>.yaml, an empty grid where there is no such file.
 
     name: or the absolute path of a grid file. seed: 0 for every seed of the file, another number for this seed alone.
-    only: a part of the names of runs; the others are left out. data, train_missing, device, progress: as in
-    `load_or_run`.
+    only: a part of the names of runs; the others are left out. data: as in `load_or_run`.
     """
     path = Path(name)
     if not path.is_absolute():
@@ -97,9 +93,7 @@ def read_runs(
         if only not in run:
             continue
         configs[run] = [group[0].but(seed=seed)] if seed else group
-        if train_missing:
-            runs[run] = [load_or_run(config, data, device=device, progress=progress) for config in configs[run]]
-        elif stored := stored_seeds(configs[run], data):
+        if stored := stored_seeds(configs[run], data):
             runs[run] = stored
     return Grid((shown,), configs, runs)
 

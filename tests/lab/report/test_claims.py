@@ -292,7 +292,7 @@ def test_unknown_runs_are_refused(folders):
 
 def test_the_claims_of_the_papers_are_valid():
     claims, _ = read_claims(PARAMS)
-    grids = cache(partial(read_runs, "cpu", params=PARAMS, train_missing=False))
+    grids = cache(partial(read_runs, "cpu", params=PARAMS))
 
     def config_of(path: str) -> RunConfig:
         assert find(grids, path) == []
@@ -335,7 +335,7 @@ def test_one_configuration_has_one_name_in_all_grids():
 def test_the_shares_of_conflicts_that_a_reason_names_are_those_of_the_stored_runs(committed):
     claims, _ = read_claims(PARAMS)
     [reason] = [claim["none"] for claim in claims if "in spite of PCGrad" in claim["claim"]]
-    gradients = read_runs("cpu", "gradients", train_missing=False)
+    gradients = read_runs("cpu", "gradients")
     shares = []
     for name in ("1-bert, PCGrad", "1-bert, cosines"):
         _, cosines = recorded_cosines(gradients.only([name]))
@@ -369,8 +369,8 @@ def test_claims_at_the_papers_size_take_the_larger_runs_alone(folders):
 
 def test_the_larger_runs_share_as_much_of_their_encoder():
     _, content = read_claims(PARAMS)
-    grids = cache(partial(read_runs, "base", train_missing=False))
-    small = cache(partial(read_runs, "cpu", train_missing=False))
+    grids = cache(partial(read_runs, "base"))
+    small = cache(partial(read_runs, "cpu"))
     for name, other in content["papers_size"].items():
         plans = []
         for among, path, layers in ((small, name, 6), (grids, other, 12)):

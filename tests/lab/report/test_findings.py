@@ -25,7 +25,7 @@ BLOCKS = dict(re.findall(r"<!-- ([a-z ]+) -->\n(.*?)\n<!-- end -->", README, re.
 
 @cache
 def compared() -> Comparison:
-    return compare(read_runs("cpu", "hybrids", train_missing=False), "plan")
+    return compare(read_runs("cpu", "hybrids"), "plan")
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_readme_and_start_have_the_sizes_that_stored_runs_read(committed):
     start = (REPOSITORY / "notebooks" / "00_start.ipynb").read_text("utf8")
     rows = {}
     for name in ("hybrids", "single_task"):
-        grid = read_runs("cpu", name, train_missing=False)
+        grid = read_runs("cpu", name)
         for runs in grid.runs.values():
             rows |= runs[0].provenance["rows"]
     for task in ("sst", "quora", "sts", "cfimdb"):

@@ -55,7 +55,7 @@ def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
 
 
 def test_the_best_model_in_the_text_is_that_of_the_store(committed):
-    models = read_runs("cpu", "best_model", train_missing=False)
+    models = read_runs("cpu", "best_model")
     ids = [run.run_id.partition("-")[0] for run in models.runs[best(models)]]
     assert any(f"On test it has 0.786 (`results/predictions/{one}`)" in TEXT for one in ids)
 

@@ -151,15 +151,15 @@ def test_runs_are_read_by_their_file(isolated, tmp_path, synthetic):
     (tmp_path / "cpu" / "grid.yaml").write_text(yaml.safe_dump(content))
     config = RunConfig(tasks=("sst",), seed=2)
     write_run(synthetic(config, 0.9), results_dir())
-    found = tables.read_runs("cpu", "grid", params=tmp_path, train_missing=False)
+    found = tables.read_runs("cpu", "grid", params=tmp_path)
     assert found.paths == ("params/cpu/grid.yaml",) and {n: len(c) for n, c in found.configs.items()} == {
         "a": 2,
         "b": 2,
     }
     assert [run.config for run in found.runs["a"]] == [config] and "b" not in found.runs
-    assert not tables.read_runs("cpu", "grid", seed=1, params=tmp_path, train_missing=False).runs
+    assert not tables.read_runs("cpu", "grid", seed=1, params=tmp_path).runs
     assert tables.read_runs("cpu", "other", params=tmp_path).configs == {}
-    own = tables.read_runs("demo", str(tmp_path / "cpu" / "grid.yaml"), only="b", train_missing=False)
+    own = tables.read_runs("demo", str(tmp_path / "cpu" / "grid.yaml"), only="b")
     assert list(own.configs) == ["b"] and own.paths == (str(tmp_path / "cpu" / "grid.yaml"),)
     assert found.configs["a"][0] in found.missing and config not in found.missing
 
@@ -295,9 +295,9 @@ def test_the_table_says_of_every_run_whether_a_task_rests_on_similar_runs(synthe
 
 
 def test_a_grid_of_ones_own_has_to_be_there():
-    assert tables.read_runs("cpu", "none", train_missing=False).configs == {}
+    assert tables.read_runs("cpu", "none").configs == {}
     with pytest.raises(ConfigError, match=r"none\.yaml"):
-        tables.read_runs("cpu", str(tables.grids.REPOSITORY / "params/cpu/none.yaml"), train_missing=False)
+        tables.read_runs("cpu", str(tables.grids.REPOSITORY / "params/cpu/none.yaml"))
 
 
 def test_gains_along_the_front(synthetic):

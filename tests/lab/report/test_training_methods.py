@@ -264,7 +264,7 @@ def test_what_was_tried_has_what_differs_from_the_first_run_of_its_tasks(synthet
 
 
 def test_scores_on_test_are_those_that_were_told(committed):
-    read = [read_runs("cpu", name, train_missing=False) for name in OF_11[2:]]
+    read = [read_runs("cpu", name) for name in OF_11[2:]]
     runs = {name: group for grid in read for name, group in grid.runs.items()}
     table = students.scores_on_test(runs).set_index("run")
     told = pd.read_csv(committed / "predictions/test-scores.csv")
@@ -282,6 +282,6 @@ def test_without_told_scores_there_are_none_on_test(synthetic, isolated):
 
 
 def test_the_best_model_is_the_best_of_its_grid(committed):
-    grid = read_runs("cpu", "best_model", train_missing=False)
+    grid = read_runs("cpu", "best_model")
     assert tables.costs(grid.runs).set_index("name")["overall"].idxmax() == students.BEST
     assert students.paper_millions() == pytest.approx(196, abs=1)

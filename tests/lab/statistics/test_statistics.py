@@ -260,7 +260,7 @@ def test_95_percent_of_the_intervals_contain_the_true_difference(metric, seeds, 
 
 @cache
 def replicated(grid: str):
-    return [runs for runs in read_runs("cpu", grid, train_missing=False).runs.values()]
+    return [runs for runs in read_runs("cpu", grid).runs.values()]
 
 
 @pytest.mark.parametrize("task", ["sst", "quora", "sts"])
@@ -289,7 +289,7 @@ def test_few_stored_seeds_tell_where_the_mean_of_all_lies(committed, task, kept)
 )
 def test_pairs_of_seeds_would_ignore_the_examples(committed, task, part, held):
     """How much of a difference they are, and how often Student's interval over pairs would hold on other examples."""
-    runs = read_runs("cpu", "hybrids", train_missing=False).runs
+    runs = read_runs("cpu", "hybrids").runs
     sides = runs["3-bert"], runs["1-bert"]
     found = stored_difference(*sides, task)
     S = found.seeds
