@@ -5,7 +5,6 @@ A run is a function of its RunConfig, its data and the machine: two runs of one 
 
 import json
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -46,7 +45,7 @@ class TrainedRun:
 
     model: MultitaskBert
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
-    curve: pd.DataFrame  # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score, by task of several
+    curve: pd.DataFrame  # step, epoch, tokens, seconds, cpu_seconds, train_loss, dev_score, by task of several
     step_scores: pd.DataFrame  # a score of the last step or a task's best point: task, split, metric, ..., at, step
     cosines: pd.DataFrame  # step, layer, first, second, cosine: of the tasks' gradients, where recorded
     cost: dict[str, float]
@@ -114,25 +113,20 @@ def train(
     trainer = Trainer(model, splits.train, run.total_steps)
     state, latest = run.train(trainer, splits)
 
-    started = time.perf_counter()
     trainer.swap_average()
     if config.curve_rows is not None:  # the evaluations saw only some examples
         latest = {}
     predictions = _dev_predictions(model, splits, known=latest)
     step_scores = _step_scores(model, state, predictions, splits)
-    score_seconds = time.perf_counter() - started
 
     if config.keep != "last":
         model.load_state_dict(state.kept, strict=False)
     if run.pretrains("after"):
         cost |= run.pretrain("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of 1-bert
 
-    started = time.perf_counter()
     if not run.keeps_last_step(state):
         predictions = _dev_predictions(model, splits, known={})
-    score_seconds += time.perf_counter() - started
 
-    cost["score_seconds"] = round(score_seconds, 2)
     cost["peak_memory_mib"] = round(memory.mib(), 1)
     cost |= run.costs(state, splits) | parameter_counts(model)
     model.heads.offsets.clear()  # zeros, which would not move with the model to another device
@@ -342,7 +336,6 @@ class _Run:
             "seconds": round(state.seconds, 2),
             "cpu_seconds": round(state.cpu_seconds, 2),
             "train_loss": float(np.mean(by_step)),  # the mean over steps of the mean of their tasks
-            "metric": "overall" if several else TASKS[config.tasks[0]].metric,
             "dev_score": overall(scores),
         }
         if several:

@@ -8,8 +8,7 @@ from numpy import ndarray
 
 from mtbert.data import TASKS, DataError
 from mtbert_lab.analysis.groups import known_features
-from mtbert_lab.analysis.probabilities import dev_table
-from mtbert_lab.store import MissingRun, Run, find_run, read_run, run_folder
+from mtbert_lab.store import MissingRun, Run, dev_table, find_run, read_run, run_folder
 
 WIDE = 0.3  # share of the labels' range, of STS 1.5 points: a residual beyond it counts as an error
 COLUMNS = ["model", "task", "id", "label", "predicted", "confidence", "kind", "words", "text"]

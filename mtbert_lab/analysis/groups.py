@@ -12,9 +12,8 @@ import pandas as pd
 from numpy import ndarray
 
 from mtbert.data import TAGS, TASKS, PosError, load_table, pos_features
-from mtbert_lab.analysis.probabilities import cached_table, dev_table
 from mtbert_lab.statistics import Resamples
-from mtbert_lab.store import Run, data_root
+from mtbert_lab.store import Run, cached_table, data_root, dev_table
 
 WORD = re.compile(r"\w+(?:['’]\w+)?")
 NEGATIONS = {"not", "no", "never", "nothing", "nobody", "none", "neither", "nor", "nowhere", "without", "cannot"}

@@ -20,9 +20,8 @@ from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.runtime import pick_device
 from mtbert.training import TaskRows, task_logits, task_rows
 from mtbert_lab.analysis.groups import at_equal_labels
-from mtbert_lab.analysis.probabilities import cached_table, dev_table
 from mtbert_lab.statistics import Estimate, Resamples
-from mtbert_lab.store import Run, data_root, load_model
+from mtbert_lab.store import Run, cached_table, data_root, dev_table, load_model
 
 AT_ONCE = 16  # rows in one pass of a mean gradient
 PARTS = 5  # groups of examples by cosine

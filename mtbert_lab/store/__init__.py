@@ -8,6 +8,7 @@ from mtbert_lab.store.compare import (
     summarize,
     training_key,
 )
+from mtbert_lab.store.derived import cached_table, dev_table
 from mtbert_lab.store.examples import read_parquet
 from mtbert_lab.store.folders import read_run, run_folder, stored_runs
 from mtbert_lab.store.grids import read_grid, read_grids
@@ -46,8 +47,10 @@ __all__ = [
     "Run",
     "StoredSeeds",
     "cache_contents",
+    "cached_table",
     "clear_models",
     "data_root",
+    "dev_table",
     "difference",
     "find_run",
     "forget",

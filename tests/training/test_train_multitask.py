@@ -132,10 +132,10 @@ def test_a_checkpoint_of_other_data_is_passed_over(run, config, tmp_path, course
 def test_points_of_the_curve(run, config):
     trained = run(config.but(scheme="unified", evals_per_epoch=2, learning_rate=5e-3))
     by_task = [f"{name}_{task}" for name in ("dev", "train_loss") for task in THREE]
-    columns = ["step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "metric", "dev_score", *by_task]
+    columns = ["step", "epoch", "tokens", "seconds", "cpu_seconds", "train_loss", "dev_score", *by_task]
     assert list(trained.curve.columns) == columns
     assert trained.curve["step"].tolist() == [2, 5, 7, 10]
-    assert trained.curve["epoch"].tolist() == [0.4, 1.0, 1.4, 2.0] and set(trained.curve["metric"]) == {"overall"}
+    assert trained.curve["epoch"].tolist() == [0.4, 1.0, 1.4, 2.0]
     best = trained.curve.loc[trained.curve["dev_score"].idxmax()]
     assert best["step"] == trained.cost["best_step"]
     dev = {task: part for task, part in trained.predictions.groupby("task", sort=False)}

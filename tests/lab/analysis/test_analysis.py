@@ -17,7 +17,7 @@ from mtbert_lab.analysis import calibration, errors, groups, interference, proba
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import results_dir
 from mtbert_lab.statistics import Estimate, Resamples
-from mtbert_lab.store import MissingRun, load_model
+from mtbert_lab.store import MissingRun, dev_table, load_model
 
 
 def confident(N: int, T: float) -> tuple[np.ndarray, np.ndarray]:
@@ -198,7 +198,7 @@ def test_features_of_rows_without_ids_are_those_of_their_data(
     run = run_of(shared_config, data=first)
     known = groups.known_features(run, "sst", first)
     with pytest.raises(DataError, match="was scored on another dev split of sst"):
-        probabilities.dev_table(run, "sst", reordered)
+        dev_table(run, "sst", reordered)
     other = run_of(shared_config, data=reordered)
     assert groups.known_features(other, "sst", reordered)["words"].tolist() == known["words"].tolist()[::-1]
 
