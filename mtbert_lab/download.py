@@ -13,7 +13,7 @@ import pooch
 import requests
 
 from mtbert.data import COURSE, SPLITS, DataError, load_table
-from mtbert.files import replacing
+from mtbert.files import replacing, sha256
 
 COURSE_URL = "https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/main/data/"
 COURSE_PAGE = "https://github.com/gpoesia/minbert-default-final-project (folder data/)"
@@ -64,14 +64,14 @@ def is_table_alone(path: Path) -> bool:
 def _problem(path: Path) -> str | None:
     """Why a file is not the course's file of this name; None if it is."""
     if expected := CHECKSUMS[path.name]:
-        found = pooch.file_hash(path)
+        found = sha256(path)
         return f"is not the course's file: sha256 {found}, expected {expected}" if found != expected else None
     by_name = {COURSE[task].path(split, "").name: (task, split) for task, split in product(COURSE, SPLITS)}
     task, split = by_name[path.name]
     try:
         load_table(task, split, path.parent)
     except DataError as error:
-        return f"is not the course's file: {error} sha256 {pooch.file_hash(path)}"
+        return f"is not the course's file: {error} sha256 {sha256(path)}"
     return None if path.read_bytes().endswith(b"\n") else "ends inside a line: it is truncated"
 
 
