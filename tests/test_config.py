@@ -34,7 +34,7 @@ OTHER_RUNS = dict(
     head_layers=dict(head_layers=3), head_width=dict(head_layers=2, head_width=8), head_norm=dict(head_norm=True),
     dropout_place=dict(dropout_place="inside"), feeds=FEEDS,
     upstream=dict(**FEEDS, upstream="free"), combine=dict(**FEEDS, combine="attention"),
-    scheme=dict(scheme="in_turn"), sampling=dict(sampling="sqrt"), steps_per_epoch=dict(steps_per_epoch=7),
+    scheme=dict(scheme="in_turn"), sampling=dict(**THREE, sampling="sqrt"), steps_per_epoch=dict(steps_per_epoch=7),
     weighting=dict(**UNIFIED, weighting="uncertainty"), task_weights=dict(**UNIFIED, task_weights=[1, 2, 0.5]),
     gradients=dict(**UNIFIED, gradients="pcgrad"),
     gradient_options=dict(**UNIFIED, gradients="cagrad", gradient_options=dict(c=0.5)),
@@ -290,6 +290,7 @@ def test_digest_changes_with_every_field(name):
 
 def test_a_field_without_effect_names_no_run():
     assert RunConfig(adapter_size=96, memory_batch=9, upstream="free").digest == RunConfig().digest
+    assert RunConfig(scheme="unified", sampling="sqrt").digest == RunConfig(scheme="unified").digest
     assert RunConfig(adapter_size=96, adapter="pal").digest != RunConfig(adapter="pal").digest
     attention = RunConfig.from_params({**FEEDS, "combine": "attention"})
     assert attention.but(head_width=8).digest != attention.digest, "attention in front of a head has this width"

@@ -343,6 +343,8 @@ class RunConfig(BaseModel):
         Others, such as `warmup` without a schedule, name another run that trains alike.
         """
         unused = set()
+        if self.scheme != "sampled" or len(self.tasks) == 1:
+            unused |= {"sampling"}
         if self.adapter == "none":
             unused |= {"adapter_size", "adapter_heads"}
         if self.soft_sharing == "none":

@@ -19,7 +19,7 @@ from mtbert.paths import OTHER_CACHE, cache_dir
 
 log = logging.getLogger(__name__)
 TIMES = 16  # bytes: two float64 behind a mapped array, in front of its seal
-FEWEST = 500  # texts of which anything is kept: fewer are quickly read again, and are often those of a user
+FEWEST = 500  # texts whose tokens, tags or predictions are kept: fewer are quickly read again
 
 
 class MappedArray(NamedTuple):

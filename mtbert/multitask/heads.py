@@ -202,20 +202,19 @@ class TaskHeads(nn.Module):
     def _is_cosine(self, name: str) -> bool:
         return TASKS[name].kind == "similarity" and self.config.similarity == "sigmoid_cosine"
 
-    def add_offsets(self) -> dict[str, Tensor]:
-        """With `upstream` slow, zeros for the weights of upstream heads, by the weights' names; else none.
+    def add_offsets(self) -> None:
+        """With `upstream` slow, note in `offsets` zeros for the weights of upstream heads.
 
         A fed task's gradient then goes to them, and they have a learning rate of their own: Adam's moments of the two
         gradients stay separate.
         """
         if self.config.upstream != "slow":
-            return self.offsets
+            return
         upstream: set[str] = set().union(*self.upstreams.values())
         for name, parameter in self.named_parameters():
             kind, task = name.split(".")[:2]  # by_task.sst.layers.0.weight, attention.sst.query.weight, norm.weight
             if kind != "norm" and task in upstream:
                 self.offsets[name] = torch.zeros_like(parameter, requires_grad=True)
-        return self.offsets
 
     @torch.no_grad()
     def apply_offsets(self) -> None:

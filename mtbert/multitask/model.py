@@ -1,5 +1,6 @@
 """MultitaskBert = encoder under a sharing plan + adapters + a head for every task."""
 
+import reprlib
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -276,7 +277,7 @@ def _table_of(texts: Sequence[Any], task: str) -> pd.DataFrame:
             expected = f"{len(columns)} text{'s' * (len(columns) > 1)} ({', '.join(columns)})"
             raise ConfigError(f"texts: an example of {task} has {expected}; number {i} has {len(example)}")
         if not all(map(_is_text, example)):
-            raise ConfigError(f"texts: number {i} is no text in UTF-8")
+            raise ConfigError(f"texts: number {i} is {reprlib.repr(given)}, which is no text in UTF-8")
         examples.append(tuple(text.strip() for text in example))  # as those of a table are
     return pd.DataFrame(examples, columns=list(columns))
 

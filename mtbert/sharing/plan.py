@@ -136,6 +136,8 @@ def _expand(text: str, num_layers: int | None) -> str:
     if match is None:
         return text
     shared = int(match[1])
+    if shared == 0:
+        raise PlanError(f"{name}: a hybrid shares one layer or more; 3-bert shares none")
     total = num_layers or shared + 1
     if not 1 <= shared < total:
         raise PlanError(f"{name}: shares {shared} layers; an encoder of {total} layers can share 1 to {total - 1}")

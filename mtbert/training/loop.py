@@ -309,9 +309,11 @@ class _Run:
         """The message about a loss that is not finite; rate: the learning rate of the step."""
         epoch = (step - 1) // self.epoch_steps + 1
         ids = ", ".join(map(str, self.corpus.train[task]["id"].iloc[rows[:4]]))
-        kept = "; the checkpoint before this step is kept" if self.checkpoint else ""
+        more = ", ..." if len(rows) > 4 else ""
+        is_kept = self.checkpoint is not None and self.checkpoint.exists()
+        kept = "; the checkpoint before this step is kept" if is_kept else ""
         return (
-            f"the loss of {task} is {loss} at step {step} (epoch {epoch}, batch of {len(rows)} rows, ids {ids}, ...), "
+            f"the loss of {task} is {loss} at step {step} (epoch {epoch}, batch of {len(rows)} rows, ids {ids}{more}), "
             f"learning rate {rate:.2e}. Lower learning_rate, lengthen the warm-up or set max_grad_norm{kept}."
         )
 
@@ -406,7 +408,7 @@ def evaluation_steps(config: RunConfig, sizes: Sequence[int]) -> set[int]:
         return marks | {max(1, round(total_steps / 2**i)) for i in halvings}
     for epoch in range(config.epochs):
         marks |= {epoch * epoch_steps + round(i * epoch_steps / points) for i in range(1, points + 1)}
-    return marks
+    return marks - {0}  # where an epoch has more points than steps
 
 
 def dev_passes(config: RunConfig, task: str, rows: int, points: int) -> float:

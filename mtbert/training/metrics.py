@@ -10,7 +10,7 @@ from mtbert.metrics import OWN_METRICS, Metric, metrics_for
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:
-    """The metrics of a task, name -> function(predicted, labels, weights=None); the first one selects models."""
+    """The metrics of a task, name -> function(predicted, labels); the first one selects models."""
     found = metrics_for(task.kind, task.num_classes)
     first = found.get(task.metric) or OWN_METRICS[task.metric]
     return {task.metric: first} | found

@@ -26,6 +26,7 @@ from mtbert.gradients import (
     EpisodicMemory,
     FlatGradients,
     broken_constraints,
+    check_finite,
     combine,
     gram_matrix,
 )
@@ -190,7 +191,10 @@ class Trainer:
         used = uses.any(0)
         if config.gradients in WEIGHTS:  # PCGrad, CAGrad: weights that the Gram matrix gives
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
-            weights = WEIGHTS[config.gradients](gram_matrix(G), generator, **config.gradient_options)
+            gram = gram_matrix(G)
+            if is_read:
+                check_finite(gram, list(rows))
+            weights = WEIGHTS[config.gradients](gram, generator, **config.gradient_options)
             g = combine(weights, G)
         else:
             g = G.sum(0) if len(G) > 1 else G[0]

@@ -124,7 +124,8 @@ def test_values_are_equal_whatever_becomes_of_the_gradient(pairs, combine, task)
 def test_what_of_the_gradient_reaches_upstream_heads(pairs, combine):
     e = embeddings_of("sts", pairs)
     heads = {mode: build(pairs=pairs, combine=combine, head_norm=True, upstream=mode) for mode in MODES}
-    offsets = heads["slow"].add_offsets()
+    heads["slow"].add_offsets()
+    offsets = heads["slow"].offsets
     frozen, slow, free = (gradients(heads[mode], "sts", e) for mode in MODES)
     assert set(offsets) == {name for name in free if ".sst." in name or ".quora." in name}
     for name in free:
@@ -199,7 +200,8 @@ def test_attention_puts_one_context_beside_the_features():
 def test_parameters_that_several_tasks_train():
     def shared(**fields) -> set[str]:
         heads = build(**fields)
-        named = dict(heads.named_parameters()) | heads.add_offsets()
+        heads.add_offsets()
+        named = dict(heads.named_parameters()) | heads.offsets
         found = heads.shared_parameters()
         assert all(named[name] is parameter for name, parameter in found.items())
         return {".".join(name.split(".")[:2]) for name in found}

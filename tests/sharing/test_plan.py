@@ -135,10 +135,16 @@ def test_errors_point_at_the_character(text, reason, character):
     assert shown == f"  {text}" and arrow.index("^") - 2 == character - 1
 
 
-@pytest.mark.parametrize("text", ["hybrid-0", "hybrid-12", "hybrid-40"])
-def test_a_hybrid_shares_some_layers_and_not_all(text):
+@pytest.mark.parametrize("text", ["hybrid-12", "hybrid-40"])
+def test_a_hybrid_does_not_share_all_layers(text):
     with pytest.raises(PlanError, match="an encoder of 12 layers can share 1 to 11"):
         SharingPlan.parse(text, TASKS, 12)
+
+
+@pytest.mark.parametrize("num_layers", [None, 12])
+def test_a_hybrid_shares_a_layer(num_layers):
+    with pytest.raises(PlanError, match="hybrid-0: a hybrid shares one layer or more; 3-bert shares none"):
+        SharingPlan.parse("hybrid-0", TASKS, num_layers)
 
 
 @pytest.mark.parametrize("tasks", [(), ("sst", "sst")])

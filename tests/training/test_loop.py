@@ -219,6 +219,7 @@ def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
     [
         (dict(evals_per_epoch=1), {5, 10}),
         (dict(evals_per_epoch=5), {*range(1, 11)}),
+        (dict(evals_per_epoch=20), {*range(1, 11)}),
         (dict(evals_per_epoch=2, eval_spacing="log"), {1, 2, 5, 10}),
     ],
     ids=str,
@@ -323,7 +324,8 @@ def test_offsets_may_have_the_learning_rate_of_a_layer(tiny_config):
     """Then one group holds both, and every parameter is trained."""
     tasks = dict(tasks=("sst", "quora"), feeds=("sst>quora",), upstream="slow", layer_decay=UPSTREAM_RATE)
     model = MultitaskBert(tiny_config.but(**tasks))
-    offsets = model.heads.add_offsets()
+    model.heads.add_offsets()
+    offsets = model.heads.offsets
     grouped = [id(p) for group in parameter_groups(model) for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in [*model.parameters(), *offsets.values()])
 
