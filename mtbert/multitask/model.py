@@ -276,8 +276,8 @@ def _table_of(texts: Sequence[Any], task: str) -> pd.DataFrame:
         if len(example) != len(columns):
             expected = f"{len(columns)} text{'s' * (len(columns) > 1)} ({', '.join(columns)})"
             raise ConfigError(f"texts: an example of {task} has {expected}; number {i} has {len(example)}")
-        if not all(map(_is_text, example)):
-            raise ConfigError(f"texts: number {i} is {reprlib.repr(given)}, which is no text in UTF-8")
+        if odd := [text for text in example if not _is_text(text)]:
+            raise ConfigError(f"texts: number {i} has {reprlib.repr(odd[0])}, which is no text in UTF-8")
         examples.append(tuple(text.strip() for text in example))  # as those of a table are
     return pd.DataFrame(examples, columns=list(columns))
 

@@ -371,7 +371,7 @@ def test_what_is_no_text_is_named_before_anything_is_printed(trained, monkeypatc
     monkeypatch.setattr(sys, "argv", asked)
     with pytest.raises(SystemExit) as stop:
         cli.main()
-    assert stop.value.code == r"error: texts: number 0 is 'a caf\udce9', which is no text in UTF-8"
+    assert stop.value.code == r"error: texts: number 0 has 'a caf\udce9', which is no text in UTF-8"
     assert capsys.readouterr().out == ""
 
 

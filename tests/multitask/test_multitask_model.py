@@ -151,7 +151,7 @@ def test_one_string_or_a_table_is_no_list_of_texts(build, texts):
 
 @pytest.mark.parametrize("text", ["a \udcff byte", 5, None, b"bytes", ("a", "b"), ["\ud800"], [3], {"sentence": "a"}])
 def test_what_is_no_text_is_named(build, text):
-    message = r"texts: (number 1 is .*, which is no text in UTF-8|an example of sst has 1 text .*number 1 has)"
+    message = r"texts: (number 1 has .*, which is no text in UTF-8|an example of sst has 1 text .*number 1 has)"
     with pytest.raises(ConfigError, match=message):
         build().predict(["a kettle", text])
 
