@@ -10,7 +10,7 @@ import typer
 
 from mtbert import __version__
 from mtbert_lab.escapes import printable
-from mtbert_lab.hints import for_command_line
+from mtbert_lab.hints import for_command_line, is_own_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -528,8 +528,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:
-        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
-        if not is_own and not isinstance(error, OSError):
+        if not is_own_error(error) and not isinstance(error, OSError):
             raise
         sys.exit(printable(f"error: {for_command_line(error)}"))
     except ModuleNotFoundError as error:

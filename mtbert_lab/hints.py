@@ -1,4 +1,4 @@
-"""Messages of the library on the command line: what it says of Python is said of options."""
+"""Errors and reports of the library on the command line: what they say of Python is said of options."""
 
 _ON_THE_COMMAND_LINE = {  # what errors and reports of mtbert say -> what a user of the command writes
     "import the file that registers it": "--import FILE.py runs the code",
@@ -10,6 +10,11 @@ _ON_THE_COMMAND_LINE = {  # what errors and reports of mtbert say -> what a user
     "nothing is piped in": "nothing is piped in; --text, --file or --out say what to predict",
     "task=...": "--task",
 }
+
+
+def is_own_error(error: BaseException) -> bool:
+    """Whether an error is one of mtbert's, whose message tells a user all; of others the traceback is shown."""
+    return type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
 
 
 def for_command_line(message: object) -> str:

@@ -18,6 +18,7 @@ from filelock import Timeout
 from mtbert.config import RunConfig
 from mtbert.runtime import free_by_default
 from mtbert.training import ReadProgress, watch
+from mtbert_lab.hints import is_own_error
 from mtbert_lab.own_code import import_files, imported
 from mtbert_lab.store import is_done, read_corpus, read_run, run_folder, run_id_of, train_once
 
@@ -45,8 +46,7 @@ def train_run(sweep: str, run_id: str, config: RunConfig, needs_model: bool, pau
     except SystemExit:
         state, value = "stopped", ""
     except Exception as error:
-        is_own = type(error).__module__.startswith(("mtbert.", "mtbert_lab."))
-        if not is_own and getattr(error, "errno", None) not in NO_ROOM:
+        if not is_own_error(error) and getattr(error, "errno", None) not in NO_ROOM:
             raise
         state, value = "failed", f"{type(error).__name__}: {error}"
     finally:

@@ -152,13 +152,17 @@ def dev_places(runs: Sequence[Run]) -> dict[str, object]:
 
 
 def tried_table(grid: Grid) -> pd.DataFrame:
-    """A row per stored run: what differs from the first run of its tasks, and its scores; as text."""
+    """A row per stored run: what differs from the first run of its tasks, and its scores; as text.
+
+    How often a run was scored on dev is left out.
+    """
     scores = tables.mean_scores(grid.runs)
     if scores.empty:
         return scores
     changes, bases, last, sizes = [], {}, [], []
     for name, runs in grid.runs.items():
-        fields = runs[0].config.model_dump(mode="json", exclude={"seed"})
+        unsaid = {"seed", "evals_per_epoch", "eval_spacing", "curve_rows"}
+        fields = runs[0].config.model_dump(mode="json", exclude=unsaid)
         base = bases.setdefault(runs[0].config.tasks, fields)
         changed = [f"{key} {value}" for key, value in fields.items() if value != base[key]]
         changes.append(", ".join(changed).replace("'", "") or "–")
