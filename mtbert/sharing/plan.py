@@ -139,7 +139,7 @@ def _expand(text: str, num_layers: int | None) -> str:
     if shared == 0:
         raise PlanError(f"{name}: a hybrid shares one layer or more; 3-bert shares none")
     total = num_layers or shared + 1
-    if not 1 <= shared < total:
+    if shared >= total:
         raise PlanError(f"{name}: shares {shared} layers; an encoder of {total} layers can share 1 to {total - 1}")
     return f"S{shared} I{total - shared}"
 

@@ -19,6 +19,7 @@ from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds, interval_text
 from mtbert_lab.store import Run, overall_interval
 
 TEACHERS = ("teachers", "distil", "temperature")  # the fields of teaching
+SCORED_WHEN = ("evals_per_epoch", "eval_spacing", "curve_rows")  # the fields that say when and on how much of dev
 BEST = "each task's best step, R-Drop"
 HYBRID_TEST = 0.782  # overall on test of hybrid-bert, in paper 002
 MOST_PARAMETERS = 45e6  # of the best model
@@ -161,8 +162,7 @@ def tried_table(grid: Grid) -> pd.DataFrame:
         return scores
     changes, bases, last, sizes = [], {}, [], []
     for name, runs in grid.runs.items():
-        unsaid = {"seed", "evals_per_epoch", "eval_spacing", "curve_rows"}
-        fields = runs[0].config.model_dump(mode="json", exclude=unsaid)
+        fields = runs[0].config.model_dump(mode="json", exclude={"seed", *SCORED_WHEN})
         base = bases.setdefault(runs[0].config.tasks, fields)
         changed = [f"{key} {value}" for key, value in fields.items() if value != base[key]]
         changes.append(", ".join(changed).replace("'", "") or "–")

@@ -60,10 +60,9 @@ def _jackknife(metric: Metric, predicted: ndarray, labels: ndarray) -> ndarray:
 def _one_by_one(metric: Metric, predicted: ndarray, label: ndarray, counts: ndarray) -> ndarray:
     """Scores (S, K) without one example of each of K kinds, of any metric."""
     scores = []
-    for kind in range(len(counts)):
-        left = counts.copy()
-        left[kind] -= 1
-        examples = np.repeat(np.arange(len(counts)), left)
+    kinds = np.arange(len(counts))
+    for kind in kinds:
+        examples = np.repeat(kinds, counts - (kinds == kind))
         scores.append(metric(predicted[:, examples], label[examples]))
     return np.stack(scores, axis=-1)
 

@@ -1,4 +1,4 @@
-"""Small tables that are computed from stored runs or their data, and kept beside the results."""
+"""Small tables that are kept beside the results, and the dev tables of stored runs that they are computed from."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -226,8 +226,9 @@ def test_what_is_said_of_a_loss_that_is_not_finite_fits_the_call(config, course_
     with pytest.raises(TrainingError, match=r"or set max_grad_norm\.$"):
         module.train(config.but(tasks=("sst",)), alone, "cpu", path, progress=False)
     values = iter([1.0])
-    first_is_finite = lambda *args: torch.tensor(next(values, math.nan), requires_grad=True)  # noqa: E731
-    monkeypatch.setattr(distillation, "task_loss", first_is_finite)
+    monkeypatch.setattr(
+        distillation, "task_loss", lambda *args: torch.tensor(next(values, math.nan), requires_grad=True)
+    )
     monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
     with pytest.raises(TrainingError, match=r"step 2 .*; the checkpoint before this step is kept"):
         module.train(config.but(tasks=("sst",)), alone, "cpu", path, progress=False)
