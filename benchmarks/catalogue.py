@@ -3,7 +3,7 @@
 from benchmarks import steps, sweeps
 from benchmarks.harness import Benchmarks
 
-THREE = dict(B=16, T=30)  # a batch of each of three tasks
+SIZES = dict(B=16, T=30)  # a batch of each of three tasks
 QUORA = dict(task="quora", longest=20, others=40)
 
 BENCHMARKS: Benchmarks = {
@@ -11,9 +11,9 @@ BENCHMARKS: Benchmarks = {
     "busy": (steps.busy_cores, (dict(B=8, T=26, programs=False), dict(B=8, T=26, programs=True))),
     "epoch": (steps.epoch, (dict(task="sst"), dict(task="quora", rows=20_000))),
     "plans": (steps.plans, (dict(B=32, T=31, precision="bf16"),)),
-    "pal": (steps.pal, (THREE | dict(s=96, heads=12),)),
-    "pcgrad": (steps.pcgrad_step, (THREE,)),
-    "distillation": (steps.distillation_step, (THREE,)),
+    "pal": (steps.pal, (SIZES | dict(s=96, heads=12),)),
+    "pcgrad": (steps.pcgrad_step, (SIZES,)),
+    "distillation": (steps.distillation_step, (SIZES,)),
     "gem": (steps.gem_projection, (dict(parameters=22_700_000, memories=3),)),
     "memory": (steps.memory, (QUORA | dict(precision="fp32"), QUORA | dict(precision="bf16"))),
     "sweep": (sweeps.throughput, (dict(count=200, workers=2),)),

@@ -146,39 +146,14 @@ def measure(work: Work, encoder: Path, device: torch.device, repeats: int, out: 
     where = {"benchmark": "gpu", "encoder": work.encoder, "precision": work.precision} | environment(device)
     where["transformers"] = importlib.metadata.version("transformers")
     for row in rows:
-        row |= costs("our", contenders[""])
-        row |= costs("their", contenders[row["peer"]]) if row["peer"] else {}
         write_row(out, where | row)  # before the profiler, which may fail
-    of_ours = busy("our", contenders[""], rows[0]["ours"]) if rows else {}
+    share = contenders[""].busy(rows[0]["ours"]) if rows else None
     for row in rows:
-        row |= of_ours
-        row |= busy("their", contenders[row["peer"]], row["theirs"]) if row["peer"] else {}
-        write_row(out, where | row)
-        yield Outcome(f"gpu {work.encoder} {work.precision} {describe(row)}{describe_costs(row)}")
-
-
-def costs(whose: str, contender: Contender) -> dict[str, float]:
-    """Columns of a step beside its time: seconds of its start and, on a GPU, peak memory."""
-    found = {f"{whose}_start": contender.first_seconds}
-    if contender.mib is not None:
-        found[f"{whose}_mib"] = contender.mib
-    return found
-
-
-def busy(whose: str, contender: Contender, milliseconds: float) -> dict[str, float]:
-    """The column of the share of a step's time in which the GPU computes, where it is known."""
-    share = contender.busy(milliseconds)
-    return {} if share is None else {f"{whose}_busy": share}
-
-
-def describe_costs(row: dict) -> str:
-    """Peak memory, busy share and seconds of the start, as far as a row has them, ours before the peer's."""
-    text = ""
-    for name, unit in (("mib", "{:.0f} MiB"), ("busy", "busy {:.0%}"), ("start", "start {:.1f} s")):
-        values = [row[key] for key in (f"our_{name}", f"their_{name}") if key in row]
-        if values:
-            text += "; " + " / ".join(unit.format(value) for value in values)
-    return text
+        text = f"gpu {work.encoder} {work.precision} {describe(row)}"
+        if share is not None:
+            write_row(out, where | row | {"our_busy": share})
+            text += f"; busy {share:.0%}"
+        yield Outcome(text)
 
 
 def run_works(

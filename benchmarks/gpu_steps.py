@@ -1,4 +1,4 @@
-"""Training steps as a GPU runs them, of ours and of its peers, and what such a step costs.
+"""Training steps as a GPU runs them, of ours and of its peers, and how long such a step takes.
 
 A GPU works behind the program that gives it work, so that a step is timed in a block of many, with one wait at its end:
 nobody reads a loss before that. Ours makes its batches anew in every step, from token ids; a peer's lie on the device
@@ -26,7 +26,6 @@ from benchmarks.ours import MANY_STEPS
 from benchmarks.peers import TransformersModel
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, task_loss
-from mtbert.runtime import MIB, PeakMemory
 from mtbert.training import TaskRows, Trainer, task_rows
 
 WARM_UP = 5  # steps, in which graphs are captured
@@ -131,22 +130,13 @@ def torchjd(start: Start) -> Step:
 
 
 class Contender:
-    """A step and what it costs. The first steps are taken here, with all that is done once.
-
-    first_seconds: of building the step and of its first WARM_UP runs. mib: peak memory that building and these add to
-    what was there, None on a CPU.
-    """
+    """A step and the time it takes. The first steps are taken here, with all that is done once."""
 
     def __init__(self, build: Callable[[Start], Step], start: Start) -> None:
         self.device = start.model.device
         self.is_gpu = self.device.type == "cuda"
-        before = torch.cuda.memory_allocated(self.device) if self.is_gpu else 0
-        memory = PeakMemory(self.device)
-        started = time.perf_counter()
         self.step = build(start)
         self.block(WARM_UP)
-        self.first_seconds = time.perf_counter() - started
-        self.mib = memory.mib() - before / MIB if self.is_gpu else None
         a_step = self.block(LEAST) / LEAST
         self.steps = min(BLOCK, max(LEAST, round(BLOCK_SECONDS / a_step)))
 

@@ -1,4 +1,4 @@
-"""Measures mtbert ("ours") and its peers in turns, and updates the table results/bench.csv.
+"""Measures mtbert ("ours") and its peers in turns, and updates the table bench.csv of the results store.
 
 Every repeat measures each once, in an order that is reversed from repeat to repeat, so that a machine that slows down
 slows all of them. While ours runs the C library keeps freed memory, as in training; for another package's code it has
@@ -6,9 +6,8 @@ its default (runtime.py). Every measurement begins with calls that are not count
 
 A row of the table: benchmark, size and peer (what was compared), ours and theirs (medians over the repeats, in `unit`),
 ratio = theirs / ours (above 1: ours costs less), low and high (the smallest and the largest ratio of a repeat). Where
-nothing is compared peer, theirs and ratio are empty, and low and high are those of `ours`. The last six columns are of
-steps on a GPU (gpu_steps.py) and empty elsewhere: peak memory in MiB, the share of the time in which the GPU computes,
-and the seconds of the first steps.
+nothing is compared peer, theirs and ratio are empty, and low and high are those of `ours`. our_busy, of steps on a GPU
+(gpu_steps.py) alone, is the share of the time in which it computes.
 """
 
 import gc
@@ -35,7 +34,7 @@ KEY = ("benchmark", "size", "peer", "encoder", "precision")  # with the kind of 
 COLUMNS = (
     "benchmark", "size", "peer", "ours", "theirs", "unit", "ratio", "low", "high",
     "repeats", "encoder", "precision", "device", "threads", "mtbert", "torch", "transformers", "peer_version", "python",
-    "our_mib", "their_mib", "our_busy", "their_busy", "our_start", "their_start",
+    "our_busy",
 )  # fmt: skip
 
 Run = Callable[[int], float]  # number of the repeat -> what it cost, in the contest's unit

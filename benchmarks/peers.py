@@ -4,8 +4,8 @@ Sources: the loops of the transformers and torch documentation; GEM: Lopez-Paz a
 published settings (float64 on the host, quadprog on the dual, eps 1e-3); PALs: Stickland and Murray 2019 and the
 published layout of their code; PCGrad as TorchJD documents it for several losses of one trunk.
 
-Every peer gets the padded batches of ours. Where a peer could be built in several ways, it is the faster one: no
-pooler, token ids ready before the clock starts.
+A peer gets the padded batches of ours, but in `epoch` and, on a GPU, in one pass over all tasks. Where a peer could be
+built in several ways, it is the faster one: no pooler, token ids ready before the clock starts.
 """
 
 import copy
@@ -143,7 +143,8 @@ def torchjd_gradients(model: TransformersModel, features: Tensor, losses: list[T
 def _update(optimizer: torch.optim.Optimizer, losses: list[Tensor]) -> None:
     optimizer.step()
     optimizer.zero_grad()
-    [loss.item() for loss in losses]
+    for loss in losses:
+        loss.item()  # as loops do that report the loss; on a GPU it waits
 
 
 class OriginalPals(TransformersModel):

@@ -80,7 +80,8 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
 
     def waiting(**variables: str) -> Run:
         environment = same_threads()
-        environment.pop("GOMP_SPINCOUNT", None)
+        for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):  # with either, `import mtbert` leaves waiting as it is
+            environment.pop(name, None)
         environment |= variables
 
         def run(repeat: int) -> float:
@@ -91,6 +92,7 @@ def busy_cores(setting: Setting, B: int, T: int, programs: bool) -> Contest:
             finally:
                 for other in others:
                     other.kill()
+                    other.wait()
 
         return run
 

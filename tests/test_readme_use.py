@@ -35,7 +35,7 @@ def test_a_command_is_one(line):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_file_that_is_named_is_there(page):
-    named = re.findall(r"\b(?:params|notebooks|tools|tests|docs)/[\w/*.]*\w", page.read_text(encoding="utf8"))
+    named = re.findall(r"(?<![\w/])(?:mtbert|mtbert_lab|params|notebooks|results|figures|benchmarks|tools|tests|docs)/[\w/*.-]*\w", page.read_text(encoding="utf8"))
     for name in set(named) - {"params/tasks", "params/cpu/GRID.yaml"}:  # which a reader writes
         assert list(REPOSITORY.glob(name)), name
 

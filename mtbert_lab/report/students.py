@@ -25,10 +25,10 @@ HYBRID_TEST = 0.782  # overall on test of hybrid-bert, in paper 002
 MOST_PARAMETERS = 45e6  # of the best model
 STEPS = "training steps, with those of the teachers"
 COST_LABELS = {"parameters (M)": "parameters (millions)", STEPS: STEPS}
-PREDICTIONS = {  # run -> the folder of the predictions that were scored, in results/
+PREDICTIONS = {  # run -> the folder, in results/, of the predictions that were scored, named by the run's id
     BEST: "predictions/4b7647f197",
-    "44.3 M from the best": "predictions",
-    "22.7 M from the best": "predictions/22M",
+    "44.3 M from the best": "predictions/9874f86083",
+    "22.7 M from the best": "predictions/45eda782ca",
 }
 LABELS = words.STUDENTS  # where the names of runs in the grids are short for what they are
 LONG_LABELS = {name: label.removesuffix(", 4,800 steps") for name, label in LABELS.items()}  # where all are as long

@@ -68,9 +68,7 @@ def test_every_step_gives_rows(short, tmp_path):
     for row in rows:
         low, middle, high = (float(row[key]) for key in ("low", "ratio" if row["peer"] else "ours", "high"))
         assert 0 < low <= middle <= high < math.inf
-        assert float(row["our_start"]) > 0
-        assert float(row["their_start"] or 0) > 0 or not row["peer"]
-        assert row["our_mib"] == row["our_busy"] == row["their_mib"] == row["their_busy"] == ""
+        assert row["our_busy"] == ""
     peers = {row["peer"] for row in rows if row["size"] == "1-bert, 8-48-8"}
     assert {ONE_PASS, PER_TASK} <= peers and EAGER in peers
 

@@ -1,4 +1,4 @@
-"""The loop: same bits twice, exact resume, the best model kept, breakdowns named."""
+"""The loop: exact resume, the best model kept, breakdowns named."""
 
 import logging
 import math
@@ -379,9 +379,12 @@ def test_clipping_bounds_the_gradient(run, tiny_config, monkeypatch):
 
 def test_learning_rates_follow_the_schedule(run, tiny_config, monkeypatch):
     rates, step = [], AdamW.step
-    monkeypatch.setattr(
-        AdamW, "step", lambda self, closure=None: (rates.append(self.param_groups[0]["lr"]), step(self))[1]
-    )
+
+    def noted(self, closure=None):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self)
+
+    monkeypatch.setattr(AdamW, "step", noted)
     run(tiny_config.but(schedule="linear", warmup=0.2, learning_rate=1.0e-3))
     expected = [1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
     assert [1000 * rate for rate in rates] == pytest.approx(expected)

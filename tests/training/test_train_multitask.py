@@ -1,4 +1,4 @@
-"""The loop on several tasks: same bits twice, exact resume, one score, the store."""
+"""The loop on several tasks: exact resume, one score, the records of a run."""
 
 import itertools
 import math

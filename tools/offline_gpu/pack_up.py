@@ -1,6 +1,6 @@
 """Here: all that a machine with a GPU and without a network needs to train some grids, in parts of a given size.
 
-`python -m tools.offline_gpu.pack_up FOLDER [GRID.yaml[:TEXT] ...]`, in the root of a checkout; TEXT: only runs with it
+`python -m tools.offline_gpu.pack_up FOLDER GRID.yaml[:TEXT] ...`, in the root of a checkout; TEXT: only runs with it
 in their names. Stored runs are left out. Written are, for each encoder, the parts of a zip, that of the first with
 code, wheels, tables and the list of runs, and `tools/`, which goes with every part. See README.md.
 """
@@ -29,20 +29,6 @@ from mtbert.training.task_order import steps_per_epoch
 from mtbert_lab.paths import stores
 from mtbert_lab.store import Corpora, data_root, read_grids, run_folder, teacher_outputs
 
-GRIDS = (  # in the order in which their runs are trained
-    "params/base/pals.yaml",
-    "params/base/gradients.yaml",
-    "params/base/best_model.yaml",
-    "params/base/single_task.yaml",
-    "params/cpu/gradients.yaml",
-    "params/cpu/heads_schedules.yaml",
-    "params/cpu/progressive.yaml",
-    "params/cpu/augmentation.yaml",
-    "params/cpu/four_tasks.yaml",
-    "params/cpu/distil_more.yaml",
-    "params/base/pairs_samplers.yaml",
-    "params/cpu/samplers_long.yaml",
-)  # and never memory_time.yaml, which compares times: runs that share a GPU have none of their own
 WHEELS = ("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "filelock")
 SMALL_GIB, LARGE_GIB = 7.5, 19.0  # of a GPU's memory, for a run; graphs and their gradients are most of it
 BY_TASK_TIMES, R_DROP_TIMES = 1.5, 2.0  # times as much with adapters or a gradient of each task, and with R-Drop
@@ -220,7 +206,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="is made")
-    parser.add_argument("grids", nargs="*", default=GRIDS)
+    parser.add_argument("grids", nargs="+", metavar="GRID.yaml[:TEXT]")
     parser.add_argument("--data", type=Path, help="the course's tables; default: as mtbert finds them")
     parser.add_argument("--part-mb", type=float, default=56.0, help="of a part, in 10^6 bytes (default: %(default)g)")
     parser.add_argument("--wheels", nargs="*", default=WHEELS, help="what that machine lacks (default: %(default)s)")

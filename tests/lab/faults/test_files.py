@@ -20,7 +20,6 @@ from mtbert.files import write_checksums
 from mtbert.multitask import MultitaskBert
 from mtbert_lab.model_card import export_with_card
 from mtbert_lab.paths import results_dir
-from mtbert_lab.report.build import _record
 from mtbert_lab.store import runs
 from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.loading import load_model
@@ -255,9 +254,3 @@ def test_sha256sum_checks_the_files_of_a_run_a_model_and_an_export(stored, confi
         flip(folder / name, random.Random(3))
         damaged = check()
         assert damaged.returncode == 1 and f"{name}: FAILED" in damaged.stdout.splitlines()
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b"3"])
-def test_a_damaged_record_of_a_notebook_is_none(tmp_path, content):
-    (tmp_path / "01.record").write_bytes(content)
-    assert _record(tmp_path / "01.record") == {}

@@ -154,6 +154,15 @@ def test_what_is_up_to_date_is_not_executed_again(root, no_site, in_process):
     assert executed(root) == ["02_tiny"]
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b"3"])
+def test_a_damaged_page_is_made_again(root, no_site, in_process, content):
+    write_notebook(root, "01_tiny", COUNT)
+    build_report("demo", root=root)
+    (root / "build/executed/01_tiny.ipynb").write_bytes(content)
+    build_report("demo", root=root)
+    assert executions(root) == 2
+
+
 def test_results_that_a_notebook_stores_itself_do_not_make_it_stale(root, monkeypatch, no_site, in_process):
     monkeypatch.setenv("MTBERT_RESULTS", str(root / "results"))
     store = "\nPath(os.environ['MTBERT_RESULTS'], 'run.csv').write_text('0.5')"

@@ -110,7 +110,7 @@ def test_a_sentence_without_its_runs_is_left_out(sentence):
 def test_readme_and_start_have_the_sizes_that_stored_runs_read(committed):
     start = (REPOSITORY / "notebooks" / "00_start.ipynb").read_text("utf8")
     rows = {}
-    for name in ("hybrids", "single_task"):
+    for name in ("hybrids", "singles"):
         grid = read_runs("cpu", name)
         for runs in grid.runs.values():
             rows |= runs[0].provenance["rows"]

@@ -68,7 +68,7 @@ class Page:
 @contextmanager
 def process(folder: Path, pattern: str, *command: str) -> Iterator[re.Match]:
     """A running process; yields the first match of a pattern in what it writes."""
-    log = folder / f"{len(command)}.log"
+    log = folder / f"{Path(command[0]).name}.log"
     with log.open("w") as stream, subprocess.Popen(command, stdout=stream, stderr=stream, cwd=folder) as child:
         try:
             end = time.monotonic() + SECONDS

@@ -11,6 +11,7 @@ import yaml
 
 from benchmarks.harness import read_rows
 from mtbert.paths import REPOSITORY
+from mtbert_lab.report import students
 from mtbert_lab.report.plots import TASK_LABELS
 from mtbert_lab.report.students import best
 from mtbert_lab.report.tables import read_runs
@@ -45,7 +46,7 @@ def test_a_mark_without_a_table_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("task, baseline, number", [
-    ("sst", "most frequent", "0.253"), ("quora", "most frequent", "0.625"),
+    ("sst", "most frequent", "0.253"), ("quora", "most frequent", "0.625"), ("sts", "cosine", "0.838"),
 ])  # fmt: skip
 def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
     table = pd.read_csv(REPOSITORY / "results" / "baselines.csv")
@@ -57,7 +58,13 @@ def test_baselines_in_the_text_are_those_of_the_store(task, baseline, number):
 def test_the_best_model_in_the_text_is_that_of_the_store(committed):
     models = read_runs("cpu", "best_model")
     ids = [run.run_id.partition("-")[0] for run in models.runs[best(models)]]
-    assert any(f"On test it has 0.786 (`results/predictions/{one}`)" in TEXT for one in ids)
+    [predicted] = [one for one in ids if f"(`results/predictions/{one}`)" in TEXT]
+    scores = pd.read_csv(REPOSITORY / "results" / "predictions" / "test-scores.csv", dtype=str)
+    overall = scores[scores["task"] == "overall"].set_index("run")["score"]
+    folder = students.PREDICTIONS["22.7 M from the best"]
+    student = overall[Path(folder).name]
+    assert f"On test it has {overall[predicted]} (`results/predictions/{predicted}`)" in TEXT
+    assert f"a student of half its size {student}." in TEXT
 
 
 def test_it_is_short():
@@ -128,6 +135,7 @@ SPEEDS = {
 @pytest.mark.parametrize("label", SPEEDS)
 def test_a_speed_is_what_was_measured(label):
     [row] = [row for row in BENCH if (row["benchmark"], row["size"], row["peer"]) == SPEEDS[label]]
+    assert (row["mtbert"], row["threads"], row["repeats"]) == ("0.7.0", "2", "5")
     ratio, low, high = (float(row[name]) for name in ("ratio", "low", "high"))
     assert f"| {label} | {ratio:.2f} ({low:.2f} to {high:.2f}) |" in README
 
@@ -154,14 +162,16 @@ GPU_STEPS = {
 ON_GPU = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["benchmark"] == "gpu"]
 
 
-def test_every_step_of_the_table_is_checked():
-    table = README.partition("| a step on a GPU |")[2].partition("\n\n")[0]
-    assert {*re.findall(r"^\| (\w[^|]*) \|", table, re.MULTILINE)} == {*GPU_STEPS}
+@pytest.mark.parametrize("head, checked", [("| | times as fast |", SPEEDS), ("| a step on a GPU |", GPU_STEPS)])
+def test_every_row_of_a_table_of_speeds_is_checked(head, checked):
+    table = README.partition(head)[2].partition("\n\n")[0]
+    assert {*re.findall(r"^\| (\w[^|]*) \|", table, re.MULTILINE)} == {*checked}
 
 
 @pytest.mark.parametrize("label", GPU_STEPS)
 def test_a_step_on_a_gpu_is_what_was_measured(label):
     [row] = [row for row in ON_GPU if (row["encoder"], row["size"], row["peer"]) == GPU_STEPS[label]]
-    ours, theirs, ratio = (float(row[name]) for name in ("ours", "theirs", "ratio"))
+    ours, theirs, ratio, low, high = (float(row[name]) for name in ("ours", "theirs", "ratio", "low", "high"))
+    assert row["repeats"] == "3"
     version = "" if row["mtbert"] == "0.19.0" else f" ({row['mtbert']})"
-    assert f"| {label} | {ours:.1f} ms{version} | {theirs:.1f} ms | {ratio:.1f} |" in README
+    assert f"| {label} | {ours:.1f} ms{version} | {theirs:.1f} ms | {ratio:.1f} ({low:.1f} to {high:.1f}) |" in README
