@@ -70,6 +70,7 @@ def _options(
 def data_check(
     data: DataDir = None,
     task: Annotated[list[str] | None, typer.Option(help="only this task; can be repeated")] = None,
+    imports: Imports = None,
 ) -> None:
     """Count the rows of every file and of every class.
 
@@ -230,10 +231,10 @@ def train(
     """
     import torch
 
-    from mtbert.paths import cache_dir
+    from mtbert.paths import OTHER_CACHE, cache_dir
     from mtbert.runtime import pick_device
     from mtbert_lab import sweep
-    from mtbert_lab.paths import check_writable, results_dir
+    from mtbert_lab.paths import OTHER_RESULTS, check_writable, results_dir
     from mtbert_lab.store import RUN_SIZE, read_grids
 
     pairs = read_grids(grids, only)
@@ -243,13 +244,13 @@ def train(
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, accept_rejects)
     if not dry_run:
-        check_writable(results_dir(), size=RUN_SIZE)
+        check_writable(results_dir(), OTHER_RESULTS, RUN_SIZE)
     place = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
     missing = [run for run in runs if not run.is_stored]
     at_once = max(1, min(workers, len(missing)))
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // at_once))
     if missing and not (dry_run or scheduler):
-        check_writable(cache_dir() / "models")
+        check_writable(cache_dir() / "models", OTHER_CACHE)
     # On one worker, or with a worker for each run, the order does not change when the last run ends.
     order_counts = len(missing) > 1 if scheduler else 1 < workers < len(missing)
     by_length = order_counts and not in_order
@@ -261,7 +262,7 @@ def train(
         missing = sweep.longest_first(missing)
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
-        typer.echo(sweep.describe(runs, workers))
+        typer.echo(sweep.describe(runs, None if scheduler else workers))
     else:
         _train_on_workers(runs, workers, threads, data, device, scheduler)
 
@@ -346,7 +347,7 @@ def predict(
     from mtbert_lab.paths import check_writable
     from mtbert_lab.store import load_model
 
-    _check_options(text, file, out, id_column, probabilities)
+    _check_options(text, file, out, table, id_column, probabilities)
     if out:
         check_writable(out)
     place = pick_device(device)
@@ -368,11 +369,15 @@ def predict(
     typer.echo(_as_csv(predicted, decimals(about)), nl=False)
 
 
-def _check_options(text: object, file: object, out: object, id_column: object, probabilities: bool) -> None:
+def _check_options(
+    text: object, file: object, out: object, table: bool | None, id_column: object, probabilities: bool
+) -> None:
     """Raises BadParameter for options of `predict` that exclude each other, or where there is nothing to predict."""
     given = [name for name, value in (("--text", text), ("--file", file), ("--out", out)) if value]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other; leave one out", param_hint=given[0])
+    if table is not None and (text or out):
+        raise typer.BadParameter("is of --file or a pipe", param_hint="--table" if table else "--lines")
     if id_column and (text or out):
         raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
     if probabilities and out:
@@ -476,7 +481,7 @@ def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of 
 
 
 @app.command()
-def claims() -> None:
+def claims(imports: Imports = None) -> None:
     """Check the papers' claims against the stored runs.
 
     Writes claims.csv of the results store.

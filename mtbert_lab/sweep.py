@@ -2,8 +2,9 @@
 
 By default the workers are processes of this machine. With the address of a scheduler they are those of any cluster,
 which need the same folders of results, data and, to share checkpoints, cache. Who trains a run holds its lock, and a
-run goes on from its checkpoint, so that any number of sweeps may be started, stopped and killed. A run that fails is
-tried again, RETRIES times, and one whose worker dies is taken up by another, as often as dask allows.
+run goes on from its checkpoint, so that any number of sweeps may be started, stopped and killed. A run that fails by an
+error that is not mtbert's own, nor a full disk's, is tried again, RETRIES times. One whose worker dies is taken up by
+another, as often as dask allows.
 """
 
 import heapq
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 log = logging.getLogger(__name__)
-RETRIES = 2  # of a run that fails
+RETRIES = 2  # of a run that fails by chance, see above
 POLL = 0.2  # seconds between two looks at what has ended and at signals
 GRACE = 10.0  # seconds that runs have to end their step and save a checkpoint before they are killed
 BUSY_SECONDS = 2.0  # between two tries of a run that another process trains
@@ -124,8 +125,11 @@ def _check_start(config: RunConfig, corpus: Corpus, accept_rejects: bool) -> Non
     meta_model(config)
 
 
-def describe(runs: Sequence[SweepRun], workers: int) -> str:
-    """A table of the runs, and the time of those that are not stored; their memory where it was predicted."""
+def describe(runs: Sequence[SweepRun], workers: int | None) -> str:
+    """A table of the runs, and the time of those that are not stored; their memory where it was predicted.
+
+    workers: None where it is not known how many there are, as of a cluster.
+    """
     missing = [run for run in runs if not run.is_stored]
     mib = sorted(run.mib for run in missing if run.mib is not None)
     rows = []
@@ -143,10 +147,10 @@ def describe(runs: Sequence[SweepRun], workers: int) -> str:
     ]
     minutes = [run.minutes for run in missing if run.minutes is not None]
     if minutes:
-        left = duration(minutes_left(missing, workers))
         known = "" if len(minutes) == len(missing) else f" for the {len(minutes)} with a forecast"
-        lines.append(f"{len(missing)} to train: {sum(minutes):.1f} minutes{known}, {workers} at a time {left}")
-    if mib:
+        at_a_time = f", {workers} at a time {duration(minutes_left(missing, workers))}" if workers else ""
+        lines.append(f"{len(missing)} to train: {sum(minutes):.1f} minutes{known}{at_a_time}")
+    if mib and workers:
         largest = mib[-workers:]
         lines.append(f"memory of {len(largest)} at a time: at most {sum(largest):.0f} MiB")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, flags=re.DOTALL)
 LINES = [re.split("  #| [<>|] ", line)[0].strip() for _, block in BLOCKS for line in block.splitlines()]
 LINES = [re.sub(r"^(\w+=\S+ )+", "", line) for line in LINES]  # variables in front of a command
 OWN_TEST = (REPOSITORY / "docs" / "take_only_this.md").read_text(encoding="utf8")  # its blocks have one of their own
+FOLDERS = "mtbert|mtbert_lab|params|notebooks|results|figures|benchmarks|tools|tests|docs"
 PYTHON = [block for language, block in BLOCKS if language == "python" and block not in OWN_TEST]
 
 
@@ -35,7 +36,7 @@ def test_a_command_is_one(line):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_file_that_is_named_is_there(page):
-    named = re.findall(r"(?<![\w/])(?:mtbert|mtbert_lab|params|notebooks|results|figures|benchmarks|tools|tests|docs)/[\w/*.-]*\w", page.read_text(encoding="utf8"))
+    named = re.findall(rf"(?<![\w/])(?:{FOLDERS})/[\w/*.-]*\w", page.read_text(encoding="utf8"))
     for name in set(named) - {"params/tasks", "params/cpu/GRID.yaml"}:  # which a reader writes
         assert list(REPOSITORY.glob(name)), name
 

@@ -53,10 +53,13 @@ def arrays_of_texts(
     return cached_arrays(kind, names, texts, compute, made_with)
 
 
-def sealed_arrays(path: Path, names: tuple[str, ...], compute: Callable[[], list[ndarray]]) -> list[ndarray]:
+def sealed_arrays(
+    path: Path, names: tuple[str, ...], compute: Callable[[], list[ndarray]], remedy: str = OTHER_CACHE
+) -> list[ndarray]:
     """The result of `compute` from a file, if it is there.
 
-    names: of the arrays in the file. A damaged file is computed again; a full or read-only folder is a warning.
+    names: of the arrays in the file. A damaged file is computed again; a full or read-only folder is a warning, which
+    ends with the remedy.
     """
     if is_sealed(path):
         with np.load(path, allow_pickle=False) as file:
@@ -67,7 +70,7 @@ def sealed_arrays(path: Path, names: tuple[str, ...], compute: Callable[[], list
         with replacing_sealed(path) as partial, open(partial, "wb") as file:
             np.savez(file, **dict(zip(names, arrays, strict=True)))
     except OSError as error:
-        log.warning("%s cannot be written (%s); %s", path, error.strerror, OTHER_CACHE)
+        log.warning("%s cannot be written (%s); %s", path, error.strerror, remedy)
     return arrays
 
 

@@ -22,6 +22,7 @@ from mtbert_lab.store import read_corpus, score_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
 BASELINES = "baselines.csv"
+LABELS = {"most frequent": "most frequent label", "cosine": "cosine of the encoder before training"}
 
 
 def baseline_table(config: RunConfig, data: str | Path | None = None, device: str = "auto") -> pd.DataFrame:

@@ -7,11 +7,11 @@ import pandas as pd
 
 from mtbert.data import TASKS
 from mtbert.metrics import pearson, r2
+from mtbert_lab.analysis.baselines import LABELS
 from mtbert_lab.store import Run
 
 OFF = 0.25  # of the labels' variance: what numbers of the right order lose by their size
 ORDERED = 0.4  # the correlation above which an order is called right
-NAMES = {"most frequent": "the most frequent label", "cosine": "the cosine of the encoder before training"}
 
 
 def doubts(runs: Mapping[str, Sequence[Run]], baselines: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def _below(group: Sequence[Run], task: str, baselines: pd.DataFrame | None) -> l
     found = []
     for row in baselines[is_own].itertuples():
         if score < row.value:
-            baseline = NAMES.get(row.baseline, row.baseline)
+            baseline = f"the {LABELS[row.baseline]}"
             digits = 3 if f"{score:.3f}" != f"{row.value:.3f}" else 5
             found.append(f"is below {baseline} ({score:.{digits}f} against {row.value:.{digits}f})")
     return found

@@ -56,22 +56,22 @@ def precision_recall_curve(p: ndarray, labels: ndarray) -> tuple[ndarray, ndarra
     return hits / hits[-1], hits / k
 
 
-def error_table(*names: str, data: str | Path | None = None) -> pd.DataFrame:
+def error_table(name: str, *others: str, data: str | Path | None = None) -> pd.DataFrame:
     """The dev errors of stored runs: model (the name given), task, id, label, predicted, confidence, kind, words, text.
 
-    names: as `find_run` takes them; raises MissingRun for a run that is not stored. The worst of a run and task come
-    first: the farthest off, then the most confident (confidence is nan for numbers). label, predicted: as text, as in
-    the files. text: the sentences, empty where the data are not here; words: their number, 0 where it is not known.
+    name, others: as `find_run` takes them; raises MissingRun for a run that is not stored. The worst of a run and task
+    come first: the farthest off, then the most confident (confidence is nan for numbers). label, predicted: as text, as
+    in the files. text: the sentences, empty where the data are not here; words: their number, 0 where it is not known.
     """
     parts = []
-    for name in names:
-        folder = run_folder(find_run(name, data))
+    for model in dict.fromkeys((name, *others)):
+        folder = run_folder(find_run(model, data))
         if folder is None:
-            raise MissingRun(f"{name}: its model is in the cache, but the run is not stored; train it again")
+            raise MissingRun(f"{model}: its model is in the cache, but the run is not stored; train it again")
         run = read_run(folder)
         for task in run.predictions["task"].unique():
             errors = _errors_of(run, task, data)
-            parts.append(errors.assign(model=name))
+            parts.append(errors.assign(model=model))
     table = pd.concat(parts, ignore_index=True)
     return table[COLUMNS].round({"confidence": 3})
 

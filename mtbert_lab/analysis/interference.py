@@ -92,7 +92,7 @@ def _gradient(
         logits = task_logits(model, {task: table}, {task: part})
         labels = table.labels[part]
         loss = task_loss(TASKS[task], logits[task], labels)
-        gradients = torch.autograd.grad(loss, shared)
+        gradients = torch.autograd.grad(loss, shared, materialize_grads=True)  # some tasks may not read a layer
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         total = total + flat * (len(part) / len(rows))
     return total

@@ -250,10 +250,11 @@ class Forecast:
     def process_mib(self) -> float:
         """Peak memory of the process; on a GPU that of its allocator, as in stored runs.
 
-        On a CPU it holds more than the allocator's peak: libraries, tables, and blocks that were freed. The stored
-        states of frozen layers are not counted: their files are mapped, and the system may drop them.
+        The best weights are held beside the trained ones where `keep` asks for them. On a CPU the process holds more
+        than the allocator's peak: libraries, tables, and blocks that were freed. The stored states of frozen layers are
+        not counted: their files are mapped, and the system may drop them.
         """
-        best_weights = self.counts["trained_parameters"] * FLOAT_MIB
+        best_weights = 0.0 if self.config.keep == "last" else self.counts["trained_parameters"] * FLOAT_MIB
         training = self.peak()["total"] + best_weights
         if self.cuda:
             return training

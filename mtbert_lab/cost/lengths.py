@@ -8,7 +8,7 @@ import pandas as pd
 from numpy import ndarray
 
 from mtbert.config import RunConfig
-from mtbert.data import DataError, tokenize
+from mtbert.data import TASKS, DataError, tokenize
 from mtbert_lab.paths import find_result
 from mtbert_lab.store import NoCourseData, read_corpus
 
@@ -66,5 +66,7 @@ def _drawn_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
         return random.permutation(lengths.clip(upper=config.max_length))
 
     train = {task: draw(task, "train")[: config.train_rows] for task in config.tasks}
+    if config.augment == "swap":  # a pair is also read as b, a
+        train = {task: np.tile(part, 1 + TASKS[task].is_pair) for task, part in train.items()}
     dev = {task: draw(task, "dev") for task in config.scored}
     return Lengths(train, dev)

@@ -30,19 +30,19 @@ from mtbert_lab.report.plots import (
     styles,
 )
 from mtbert_lab.report.words import TASK_LABELS
-from mtbert_lab.statistics import SEEDS
+from mtbert_lab.statistics import CONTRADICTED, NO_DIFFERENCE, REPRODUCED, SEEDS, TOO_FEW
 
 VERDICTS = {  # of a difference; distinguishable without colour, too
     "better": {"color": BLUE, "marker": "^"},
     "worse": {"color": VERMILION, "marker": "v"},
-    "no difference that matters": {"color": GREY},
-    "too few runs to tell": {"color": GREY, "mfc": "white"},
+    NO_DIFFERENCE: {"color": GREY},
+    TOO_FEW: {"color": GREY, "mfc": "white"},
 }
 CLAIM_COLOURS = {  # from dark to light, so that they are distinguishable in grey, too
-    "reproduced": "#004488",
-    "contradicted": "#BB5566",
-    "no difference that matters": "#DDAA33",
-    "too few runs to tell": "#EEDD99",
+    REPRODUCED: "#004488",
+    CONTRADICTED: "#BB5566",
+    NO_DIFFERENCE: "#DDAA33",
+    TOO_FEW: "#EEDD99",
     "not comparable": "#BBBBBB",
     "cannot be checked": "#DDDDDD",
     "not measured yet": "#FFFFFF",

@@ -40,6 +40,8 @@ class Place:
         if spec.startswith("size"):
             digits = spec.removeprefix("size") or "3"
             return f"{abs(self.row.value):.{digits}f}"
+        if spec:
+            raise ValueError(f"{spec!r} is no format of a place; write {{x}}, {{x:size}}, {{x:more}} or {{x:+}}")
         return unsigned(self.row)
 
 
@@ -51,7 +53,10 @@ def tell(sentence: str, **places: Any) -> str:
     judged = {name: place for name, place in places.items() if isinstance(place, Place)}
     if missing := [name for name, place in judged.items() if place.row is None]:
         raise KeyError(f"no stored runs for {', '.join(missing)} in: {sentence}")
-    text = sentence.format(**places)
+    try:
+        text = sentence.format(**places)
+    except KeyError as error:  # `told` takes a KeyError for runs that are not stored
+        raise ValueError(f"no place {error} is given for: {sentence}") from error
     wrong = [
         f"{name} is {said(place.row)}, not {place.verdict}"
         for name, place in judged.items()

@@ -272,8 +272,7 @@ def feeds_alone(comparison: Comparison) -> Comparison:
 def heads_table(comparison: Comparison) -> pd.DataFrame:
     """What heads do to the predictions of STS, and how long they train; a row per run, as text.
 
-    The slope is that of the label on the prediction: above 1 where predictions are drawn to the middle. Times are
-    compared where one version on one machine trained both sides.
+    The slope is that of the label on the prediction: above 1 where predictions are drawn to the middle.
     """
     rows = []
     for name, runs in comparison.runs.items():
@@ -284,7 +283,7 @@ def heads_table(comparison: Comparison) -> pd.DataFrame:
         at_ends = np.isin(np.rint(np.clip(predicted, 0, 5)), (0, 5)).mean()
         longer = "–"
         reference = comparison.runs.get(comparison.references.get(name, ""), [])
-        if reference and len(set(map(tables.trained_by, [*runs, *reference]))) == 1:
+        if reference and tables.are_timed_alike([*runs, *reference]):
             longer = interval_text(*tables.cost_ratio(runs, reference, "train_cpu_seconds"), ".2f")
         rows.append(
             {

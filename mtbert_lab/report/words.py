@@ -19,8 +19,8 @@ TRAINING = _WORDS["training"] | WORDS_OF_RECIPES
 class _Labels(dict[str, str]):
     """Names in figures and tables; what has none here keeps its own."""
 
-    def __missing__(self, task: str) -> str:
-        return task
+    def __missing__(self, name: str) -> str:
+        return name
 
 
 TASK_LABELS = _Labels(sst="SST", cfimdb="CFIMDB", quora="Quora", sts="STS")

@@ -19,8 +19,8 @@ the last step kept, the sentences of a pair in one sequence, no pretraining afte
 trained task, or mean of tasks, by itself. The stratum of a run of a single task has all runs of its task and number of
 steps, of whatever scheme but in turn. A prior needs 10 configurations with two seeds or more and 20 degrees of freedom.
 Tasks in turn have none, nor has a stratum with so many equal scores that s0^2 is 0, nor a configuration whose mean
-score is more than 2 s0 below the lowest of those configurations. Configurations that differ in nothing that trains
-count once.
+score is more than 2 s0 below the lowest of those configurations. Configurations that differ only in whether cosines
+were recorded count once.
 
 *Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed; fewer are too few to tell.
 

@@ -153,6 +153,9 @@ def difference(
     )
 
 
+UNKNOWN = np.full(1, np.nan)  # the variance of one seed or one pair
+
+
 def _rounded(value: float) -> float:
     """Ten decimals; what rounds to -0.0 is 0.0, as the sign of a sum of rounding errors differs between machines."""
     return round(float(value), 10) + 0.0
@@ -166,7 +169,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     first_mean, second_mean = (sample.mean() for sample in samples)
     value = _rounded(first_mean - second_mean)
     if seeds < 2:
-        return Difference(value, np.zeros(1), seeds, is_decided=False)
+        return Difference(value, UNKNOWN, seeds, is_decided=False)
 
     variances = np.array([sample.var(ddof=1) for sample in samples])
     variances = variances / sizes  # of the means
@@ -185,6 +188,6 @@ def paired(gaps: Sequence[float]) -> Difference:
     S = len(values)
     value = _rounded(values.mean()) if S else np.nan
     if S < 2:
-        return Difference(value, np.zeros(1), S, is_decided=False)
+        return Difference(value, UNKNOWN, S, is_decided=False)
     drawn = values.var(ddof=1) / S * (S - 1) / chi2_quantiles(S - 1.0, QUANTILES**2)
     return Difference(value, drawn, S, is_decided=S >= PAIRED_SEEDS)

@@ -9,7 +9,6 @@ from mtbert_lab.store.compare import (
     training_key,
 )
 from mtbert_lab.store.derived import cached_table, dev_table
-from mtbert_lab.store.examples import read_parquet
 from mtbert_lab.store.folders import read_run, run_folder, stored_runs
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, list_runs
@@ -63,7 +62,6 @@ __all__ = [
     "read_corpus",
     "read_grid",
     "read_grids",
-    "read_parquet",
     "read_run",
     "remove_unused",
     "run_folder",

@@ -99,7 +99,7 @@ def difference(first: list[Run], second: list[Run], what: str = "overall") -> Di
 
 
 def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
-    """What configurations have in common that train alike, but for the seed and, if given, some fields."""
+    """The fields of a configuration but for those of NOT_IN_KEY and, if given, some others; as text."""
     fields = config.model_dump(mode="json", exclude={*NOT_IN_KEY, *without})
     return json.dumps(fields, sort_keys=True)
 

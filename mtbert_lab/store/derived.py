@@ -1,5 +1,6 @@
 """Small tables that are kept beside the results, and the dev tables of stored runs that they are computed from."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pandas as pd
 from mtbert.bert import CheckpointError
 from mtbert.data import DataError, load_table
 from mtbert.files import replacing
-from mtbert_lab.paths import find_result
+from mtbert_lab.paths import OTHER_RESULTS, find_result
 from mtbert_lab.store.examples import read_parquet
 from mtbert_lab.store.run import Run
 from mtbert_lab.store.runs import data_root
+
+log = logging.getLogger(__name__)
 
 
 def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
@@ -27,8 +30,11 @@ def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame
     except (DataError, CheckpointError):
         return None
     if not table.isna().all().any():  # else a column could not be computed here, and may be elsewhere
-        with replacing(path) as partial:
-            table.to_parquet(partial, compression="zstd", index=False)
+        try:
+            with replacing(path) as partial:
+                table.to_parquet(partial, compression="zstd", index=False)
+        except OSError as error:
+            log.warning("%s cannot be written (%s); %s", path, error.strerror, OTHER_RESULTS)
     return table
 
 

@@ -7,9 +7,9 @@ id.
 """
 
 import re
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
-from reprlib import repr  # shortened
 from typing import Any
 
 from mtbert.config import ConfigError, RunConfig
@@ -34,7 +34,7 @@ def read_grid(path: str | Path) -> dict[str, list[RunConfig]]:
         try:
             grid[str(name)] = _read_run(path, content, name, ())
         except (ConfigError, MissingRun) as error:
-            errors.append(f"{path.name}, run {repr(name)}: {error}")
+            errors.append(f"{path.name}, run {reprlib.repr(name)}: {error}")
         number = sum(len(configs) for configs in grid.values())
         if number > MOST_RUNS:
             raise ConfigError(f"{path}: {TOO_MANY}")
@@ -84,7 +84,7 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
         raise ConfigError("YAML does not read this name as text; write it in quotes")
     student = f"{path.resolve()}:{name}"
     if student in students:
-        raise ConfigError(f"teachers: {repr(name)} of {path.name} is among its own teachers")
+        raise ConfigError(f"teachers: {reprlib.repr(name)} of {path.name} is among its own teachers")
     fields = {"seeds": content.get("seeds", [1])}
     for part in (content.get("base"), content["runs"][name]):
         if not isinstance(part, dict | None):
@@ -92,11 +92,11 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
         fields |= part or {}
     seeds = fields.pop("seeds")
     if not isinstance(seeds, list) or not seeds or len({*map(str, seeds)}) < len(seeds):
-        raise ConfigError(f"seeds: a list with at least one seed is needed, each once, got {repr(seeds)}")
+        raise ConfigError(f"seeds: a list with at least one seed is needed, each once, got {reprlib.repr(seeds)}")
     if len(seeds) > MOST_RUNS:
         raise ConfigError(f"seeds: {len(seeds)} are given; {TOO_MANY}")
     if "seed" in fields:
-        raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{repr(fields['seed'])}]")
+        raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{reprlib.repr(fields['seed'])}]")
     if isinstance(fields.get("encoder"), str) and (path.parent / fields["encoder"]).is_dir():
         fields["encoder"] = str(path.parent / fields["encoder"])
     if "teachers" in fields:
@@ -116,9 +116,10 @@ def _teachers(value: Any, folder: Path, students: tuple[str, ...]) -> Any:
         elif IN_GRID.fullmatch(name):
             teachers += named_runs(name, folder, students)
         else:
-            found = list(run_folders(stores(), name).values())
+            found = list(run_folders(stores(), name).values()) if name else []
             if len(found) != 1:
-                raise MissingRun(f"teachers: {repr(name)} fits {len(found)} stored runs; name a run as GRID.yaml:NAME")
+                named = reprlib.repr(name)
+                raise MissingRun(f"teachers: {named} fits {len(found)} stored runs; name a run as GRID.yaml:NAME")
             teachers.append(read_run(found[0]).config)
     return teachers
 

@@ -19,6 +19,7 @@ from mtbert_lab.store.run import MissingRun
 from mtbert_lab.store.runs import is_of_files_here
 
 log = logging.getLogger(__name__)
+MOST_SHOWN = 10  # of the runs that a name fits
 
 
 def find_run(text: str, data: str | Path | None = None) -> str:
@@ -41,11 +42,12 @@ def find_run(text: str, data: str | Path | None = None) -> str:
         found.sort()
     else:
         remedy = "`mtbert runs` lists them"
-        found = sorted(run_id for run_id in ids if run_id.startswith(text))
+        found = sorted(run_id for run_id in ids if run_id.startswith(text)) if text else []
     if not found:
         raise MissingRun(f"{text!r} fits 0 runs; {remedy}")
     if len(found) > 1:
-        raise MissingRun(f"{text!r} fits {len(found)} runs: {', '.join(found)}; name one")
+        shown = found if len(found) <= MOST_SHOWN else [*found[:MOST_SHOWN], "..."]
+        raise MissingRun(f"{text!r} fits {len(found)} runs: {', '.join(shown)}; name one")
     return found[0]
 
 

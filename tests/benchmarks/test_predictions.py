@@ -93,6 +93,8 @@ def test_lengths_without_the_data(config, course_data, monkeypatch):
             assert sorted(getattr(stored, split)[task]) == sorted(getattr(here, split)[task])
     short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"))
     assert all(len(part) == 5 and part.max() <= 8 for part in short.train.values())
+    swapped = read_lengths(config.but(augment="swap"))
+    assert {task: len(part) for task, part in swapped.train.items()} == {"sst": 40, "quora": 80, "sts": 80}
     write_table(counts[counts["task"] != "sts"], results_dir() / "lengths.csv")
     with pytest.raises(DataError, match="has no sts"):
         read_lengths(config)

@@ -268,7 +268,6 @@ def test_folder_without_config_is_named(checkpoint):
         ('{"hidden_size": 48, "num_attention_heads": 5}', "num_attention_heads"),
         ('{"vocab_size": 0}', "vocab_size"),
         ('{"hidden_act": "relu"}', "hidden_act"),
-        ('{"model_type": "xlm-roberta"}', "'xlm-roberta'; this encoder reads bert, roberta, distilbert"),
         ('{"position_embedding_type": "relative_key"}', "position_embedding_type is 'relative_key'; only 'absolute'"),
     ],
 )

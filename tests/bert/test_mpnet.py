@@ -15,7 +15,7 @@ from mtbert.bert.cpu_ops import attend
 from mtbert.bert.hf_checkpoints import hf_name
 from mtbert.bert.relative_positions import biased_mask, relative_buckets
 from mtbert.config import RunConfig
-from mtbert.multitask.export import export_task
+from mtbert.multitask.export import ExportError, export_task
 from mtbert.multitask.model import MultitaskBert, encoder_config, meta_model
 from mtbert.sharing import SharedEncoder, SharingPlan
 from mtbert.sharing.adapters import ADAPTERS, AdapterSizes
@@ -207,6 +207,12 @@ def test_a_run_is_trained_saved_used_and_exported(folder, course_data, run, tmp_
         mine = plain.encoder.task_encoder("quora")(batch["input_ids"], batch["attention_mask"]).last_hidden_state
     tokens = batch["attention_mask"].bool()
     torch.testing.assert_close(mine[tokens], expected[tokens], atol=1e-5, rtol=1e-5)
+
+
+def test_a_head_on_mpnet_is_not_left_out_unasked(folder, tmp_path):
+    model = MultitaskBert(RunConfig(encoder=str(folder), tasks=TASKS, pooling="pooler", max_length=64))
+    with pytest.raises(ExportError, match=r"quora: the encoder is a mpnet, not a bert\. .*encoder_only=True"):
+        export_task(model, "quora", tmp_path / "exported")
 
 
 def test_a_plain_plan_starts_as_the_plain_encoder(folder):

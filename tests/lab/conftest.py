@@ -1,5 +1,6 @@
 """What the tests of the laboratory share."""
 
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ import yaml
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert.runtime import environment
+from mtbert.training.loop import train
 from mtbert_lab.store.folders import Run
 from mtbert_lab.store.runs import load_or_run, score_table
 
@@ -43,6 +45,45 @@ def committed(monkeypatch) -> Path:
 def run_of():
     """run_of(config): the stored run, trained here, on the processor, where it is not stored."""
     return partial(load_or_run, device="cpu", progress=False)
+
+
+@pytest.fixture
+def train_counted(monkeypatch):
+    """train_counted(before): the seeds of the runs that are trained from now on; before(config) comes ahead of each."""
+
+    def train_counted(before=lambda config: None) -> list[int]:
+        trained = []
+
+        def counted(config, *args, **options):
+            trained.append(config.seed)
+            before(config)
+            return train(config, *args, **options)
+
+        monkeypatch.setattr("mtbert_lab.store.runs.train", counted)
+        return trained
+
+    return train_counted
+
+
+@pytest.fixture(scope="module")
+def trained(request, tiny_encoder, course_folder, tmp_path_factory, isolated_in, run_of) -> tuple[Run, Path]:
+    """The first of the runs of a test's file, and the folder with their store and their cache.
+
+    The file has the fields of their configuration in RUN, and in SEEDS the seeds where there are several.
+    """
+    folder = tmp_path_factory.mktemp("trained")
+    config = RunConfig(corpus="course", encoder=tiny_encoder, batch_size=8, epochs=1, **request.module.RUN)
+    with isolated_in(folder):
+        runs = [run_of(config.but(seed=seed), course_folder) for seed in getattr(request.module, "SEEDS", (1,))]
+    return runs[0], folder
+
+
+@pytest.fixture
+def stored(trained, isolated, course_data) -> Run:
+    """The first of the runs; this test's own store and cache have a copy of all of them."""
+    run, folder = trained
+    shutil.copytree(folder, isolated, dirs_exist_ok=True)
+    return run
 
 
 @pytest.fixture(scope="session")

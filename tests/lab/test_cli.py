@@ -33,6 +33,8 @@ from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import model_folder
 
+RUN = dict(learning_rate=1e-3, score_tasks=("quora",), pairs="sum")  # of the run in `stored`
+
 
 def mtbert(*arguments):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
@@ -137,6 +139,13 @@ def test_data_check_of_a_task_of_ones_own_needs_no_other_data(monkeypatch, tmp_p
     lines = result.stdout.splitlines()
     assert "topics train: topics-train.csv: 2 rows, 2 accepted, 0 rejected" in lines
     assert lines.count("  rows of each class: sport 1, weather 1") == 2
+
+
+def test_data_check_runs_the_code_of_ones_own(tmp_path):
+    code = tmp_path / "own.py"
+    code.write_text("raise SystemExit(7)\n")
+    assert mtbert("data", "check", "--import", code).exit_code == 7
+    assert mtbert("claims", "--import", code).exit_code == 7
 
 
 def test_help_has_a_line_for_each_command():
@@ -305,27 +314,9 @@ def test_plan_lists_what_fits(tiny_config, course_folder, tmp_path, speeds):
     assert all(re.search(r"(one|two) does not fit: needs \d\.\d\d GB of memory, 0.00 are allowed", o) for o in others)
 
 
-@pytest.fixture(scope="module")
-def trained_once(tiny_encoder, course_folder, tmp_path_factory, isolated_in, run_of):
-    """A run, and the folder with its store and its cache."""
-    folder = tmp_path_factory.mktemp("trained")
-    fields = dict(corpus="course", encoder=tiny_encoder, batch_size=8, learning_rate=1e-3, epochs=1)
-    config = RunConfig(**fields, score_tasks=("quora",), pairs="sum")
-    with isolated_in(folder):
-        return run_of(config, course_folder), folder
-
-
-@pytest.fixture
-def trained(trained_once, isolated, course_data):
-    """The run, in this test's own store and cache."""
-    run, folder = trained_once
-    shutil.copytree(folder, isolated, dirs_exist_ok=True)
-    return run
-
-
-def test_predict_writes_the_leaderboard_files(trained, course_data, tmp_path):
+def test_predict_writes_the_leaderboard_files(stored, course_data, tmp_path):
     out = tmp_path / "out"
-    result = mtbert("predict", trained.run_id[:6], "--out", out, "--device", "cpu")
+    result = mtbert("predict", stored.run_id[:6], "--out", out, "--device", "cpu")
     assert result.exit_code == 0
     names = ["sst-dev-output.csv", "sst-test-output.csv", "quora-dev-output.csv", "quora-test-output.csv"]
     assert result.stdout.split() == [str(out / name) for name in names]
@@ -334,23 +325,23 @@ def test_predict_writes_the_leaderboard_files(trained, course_data, tmp_path):
             written = pd.read_csv(out / f"{task}-{split}-output.csv")
             assert list(written.columns) == ["id", "predicted"]
             assert written["id"].tolist() == load_table(task, split, course_data)[0]["id"].tolist()
-        dev = trained.predictions[trained.predictions["task"] == task]
+        dev = stored.predictions[stored.predictions["task"] == task]
         assert pd.read_csv(out / f"{task}-dev-output.csv")["predicted"].tolist() == dev["predicted"].tolist()
 
 
-def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
-    model = load_model(trained.run_id)
-    result = mtbert("predict", trained.run_id[:6], "--task", "sst", "--text", "a dull day", "--text", "a bright day")
+def test_predict_prints_texts_and_rows_of_a_file(stored, tmp_path):
+    model = load_model(stored.run_id)
+    result = mtbert("predict", stored.run_id[:6], "--task", "sst", "--text", "a dull day", "--text", "a bright day")
     assert result.exit_code == 0, result.output
     expected = model.predict(["a dull day", "a bright day"], "sst")
     written = pd.read_csv(io.StringIO(result.stdout))
     assert written["predicted"].tolist() == expected["predicted"].tolist()
     assert written["confidence"].tolist() == pytest.approx(expected["confidence"].tolist(), abs=1e-4)
-    pair = mtbert("predict", trained.run_id[:6], "--task", "quora", "--text", "who is it", "--text", "who was it")
+    pair = mtbert("predict", stored.run_id[:6], "--task", "quora", "--text", "who is it", "--text", "who was it")
     assert len(pd.read_csv(io.StringIO(pair.stdout))) == 1
     file = tmp_path / "in.csv"
     file.write_text('sentence2,note,sentence1\n"who, then",x,where is it\n,x,why\nwho was it,x,who is it\n')
-    result = mtbert("predict", trained.run_id[:6], "--task", "quora", "--file", file)
+    result = mtbert("predict", stored.run_id[:6], "--task", "quora", "--file", file)
     assert "in.csv:3 sentence2: missing or empty" in result.stderr and "are predicted as they are" in result.stderr
     rows = pd.read_csv(io.StringIO(result.stdout))
     assert rows["sentence1"].tolist() == ["where is it", "why", "who is it"], "a row for every row"
@@ -359,15 +350,15 @@ def test_predict_prints_texts_and_rows_of_a_file(trained, tmp_path):
     assert rows["predicted"].tolist() == expected["predicted"].tolist()
 
 
-def test_a_file_is_read_as_lines_where_that_is_asked_for(trained, tmp_path):
+def test_a_file_is_read_as_lines_where_that_is_asked_for(stored, tmp_path):
     (tmp_path / "in.csv").write_text("sentence,note\na dull day,x\n")
-    lines = mtbert("predict", trained.run_id, "--task", "sst", "--file", tmp_path / "in.csv", "--lines")
+    lines = mtbert("predict", stored.run_id, "--task", "sst", "--file", tmp_path / "in.csv", "--lines")
     assert pd.read_csv(io.StringIO(lines.stdout))["sentence"].tolist() == ["sentence,note", "a dull day,x"]
 
 
-def test_what_is_no_text_is_named_before_anything_is_printed(trained, monkeypatch, capsys):
+def test_what_is_no_text_is_named_before_anything_is_printed(stored, monkeypatch, capsys):
     capsys.readouterr()
-    asked = ["mtbert", "predict", trained.run_id, "--task", "sst", "--text", os.fsdecode(b"a caf\xe9")]
+    asked = ["mtbert", "predict", stored.run_id, "--task", "sst", "--text", os.fsdecode(b"a caf\xe9")]
     monkeypatch.setattr(sys, "argv", asked)
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -375,57 +366,56 @@ def test_what_is_no_text_is_named_before_anything_is_printed(trained, monkeypatc
     assert capsys.readouterr().out == ""
 
 
-def test_predict_takes_one_source(trained, tmp_path):
+def test_predict_takes_one_source(stored, tmp_path):
     (tmp_path / "in.csv").write_text("sentence\na dull day\n")
-    result = mtbert("predict", trained.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
+    result = mtbert("predict", stored.run_id, "--text", "a bright day", "--file", tmp_path / "in.csv")
     assert result.exit_code == 2 and result.stdout == "" and "--text and --file exclude" in result.stderr
-    assert mtbert("predict", trained.run_id, "--out", tmp_path, "--probabilities").exit_code == 2
+    assert mtbert("predict", stored.run_id, "--out", tmp_path, "--probabilities").exit_code == 2
 
 
 @pytest.mark.parametrize("options", [[], ["--file", "-"], ["--file", "/dev/stdin"]])
-def test_predict_reads_what_is_piped_in(trained, options, monkeypatch, tmp_path):
+def test_predict_reads_what_is_piped_in(stored, options, monkeypatch, tmp_path):
     """Lines of text, or a table; no file is written."""
     monkeypatch.chdir(tmp_path)
     texts = ['"dull" a day, at least', "a bright day"]
-    single = piped("\n".join(texts), trained, "--task", "sst", *options)
-    expected = load_model(trained.run_id).predict(texts, "sst")
+    single = piped("\n".join(texts), stored, "--task", "sst", *options)
+    expected = load_model(stored.run_id).predict(texts, "sst")
     assert single["sentence"].tolist() == texts
     assert single["predicted"].tolist() == expected["predicted"].tolist()
     pairs = (
         'sentence2,sentence1\nwhere is he,"where is it"\n',
         '{"sentence2": "where is he", "sentence1": "where is it"}\n',
     )
-    tables = [piped("where is it\twhere is he\n", trained, "--task", "quora", *options)]
-    tables += [piped(text, trained, "--task", "quora", "--table", *options) for text in pairs]
+    tables = [piped("where is it\twhere is he\n", stored, "--task", "quora", *options)]
+    tables += [piped(text, stored, "--task", "quora", "--table", *options) for text in pairs]
     assert [table["id"].tolist() for table in tables] == [["test-1"], ["test-2"], ["test-1"]], "line numbers"
     assert all(table.drop(columns="id").equals(tables[0].drop(columns="id")) for table in tables)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_carriage_return_inside_a_text_begins_no_row(trained):
+def test_a_carriage_return_inside_a_text_begins_no_row(stored):
     lines = ["a cold\rday", 'a "warm" day', "a day, at last"]
-    found = piped("\n".join(lines), trained, "--task", "sst")
+    found = piped("\n".join(lines), stored, "--task", "sst")
     assert found["sentence"].tolist() == lines and found["confidence"].dtype == float
 
 
-def test_the_ids_of_a_table_may_stand_in_another_column(trained):
+def test_the_ids_of_a_table_may_stand_in_another_column(stored):
     options = ("--task", "sst", "--table", "--id-column", "ticket")
-    found = piped("ticket,sentence\nT 1,a dull day\nT2,\n", trained, *options)
+    found = piped("ticket,sentence\nT 1,a dull day\nT2,\n", stored, *options)
     assert found["id"].tolist() == ["T 1", "T2"] and list(found.columns)[:3] == ["id", "sentence", "predicted"]
-    lines = CliRunner().invoke(cli.app, ["predict", trained.run_id, *options[:2], *options[3:]], input="a dull day\n")
+    lines = CliRunner().invoke(cli.app, ["predict", stored.run_id, *options[:2], *options[3:]], input="a dull day\n")
     assert for_command_line(lines.exception).startswith("--id-column 'ticket' is of a table; lines of text are none")
-    assert mtbert("predict", trained.run_id, "--text", "a dull day", "--id-column", "ticket").exit_code == 2
+    for ignored in (["--id-column", "ticket"], ["--table"], ["--lines"]):
+        assert mtbert("predict", stored.run_id, "--text", "a dull day", *ignored).exit_code == 2
 
 
-def test_a_leaderboard_file_has_a_row_for_every_id_and_says_what_training_would_reject(
-    trained, course_folder, tmp_path
-):
+def test_a_leaderboard_file_has_a_row_for_every_id_and_says_what_training_would_reject(stored, course_folder, tmp_path):
     data = shutil.copytree(course_folder, tmp_path / "data")
     file = data / "ids-sst-test-student.csv"
     header = file.read_text().splitlines()[0]
     rows = ["0\ta1\ta dull day", "1\ta2\t", "2\ta3\tNA", "3\ta1\ta dull day"]
     file.write_text("\n".join([header, *rows, ""]))
-    result = mtbert("predict", trained.run_id, "--task", "sst", "--out", tmp_path, "--data", data, "--device", "cpu")
+    result = mtbert("predict", stored.run_id, "--task", "sst", "--out", tmp_path, "--data", data, "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert pd.read_csv(tmp_path / "sst-test-output.csv")["id"].tolist() == ["a1", "a2", "a3", "a1"]
     assert "sst test: ids-sst-test-student.csv: 4 rows, 4 accepted, 0 rejected; 3 of the accepted" in result.stderr
@@ -438,8 +428,8 @@ def piped(text: str, run, *options) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(result.stdout))
 
 
-def test_predict_without_anything_says_what_is_missing(trained):
-    error = mtbert("predict", trained.run_id, "--task", "sst").exception
+def test_predict_without_anything_says_what_is_missing(stored):
+    error = mtbert("predict", stored.run_id, "--task", "sst").exception
     assert for_command_line(error).startswith("nothing is piped in; --text")
 
 
@@ -453,13 +443,13 @@ def test_predict_at_a_terminal_says_what_may_be_given(monkeypatch, capsys):
     assert "nothing to predict; give --text, --file or --out, or pipe texts in\n" in capsys.readouterr().err
 
 
-def test_predict_shows_the_probabilities_of_all_classes(trained):
-    found = piped("a dull day\na bright day\n", trained, "--task", "sst", "--probabilities")
+def test_predict_shows_the_probabilities_of_all_classes(stored):
+    found = piped("a dull day\na bright day\n", stored, "--task", "sst", "--probabilities")
     probabilities = found[[f"p_{label}" for label in range(5)]].to_numpy()
     assert probabilities.sum(1) == pytest.approx(np.ones(2), abs=1e-3)
     assert probabilities.argmax(1).tolist() == found["predicted"].tolist()
     assert probabilities.max(1).tolist() == pytest.approx(found["confidence"].tolist())
-    pair = piped("where is it\twhere is he\n", trained, "--task", "quora", "--probabilities")
+    pair = piped("where is it\twhere is he\n", stored, "--task", "quora", "--probabilities")
     assert pair["p_1" if pair["predicted"][0] else "p_0"][0] == pytest.approx(pair["confidence"][0], abs=2e-4)
 
 
@@ -470,73 +460,73 @@ def test_a_number_is_predicted_without_confidence_and_probabilities(tiny_config,
     assert "sts predicts a number" in str(mtbert(*pair, "--probabilities").exception)
 
 
-def test_a_missing_task_is_asked_for_with_those_there_are(trained):
-    error = mtbert("predict", trained.run_id, "--text", "a dull day").exception
+def test_a_missing_task_is_asked_for_with_those_there_are(stored):
+    error = mtbert("predict", stored.run_id, "--text", "a dull day").exception
     assert for_command_line(error) == "this model has several tasks; name one with --task: sst, quora"
 
 
-def test_a_run_without_its_model_is_trained_on_request(trained, course_data, grid_of, threads_as_workers):
+def test_a_run_without_its_model_is_trained_on_request(stored, course_data, grid_of, threads_as_workers):
     """A committed run in a fresh clone: its result is stored, its model is in no cache."""
-    weights = load_model(trained.run_id).state_dict()
+    weights = load_model(stored.run_id).state_dict()
     before = (results_dir() / "scores.csv").read_bytes()
-    asked = ("predict", trained.run_id[:8], "--task", "sst", "--text", "a bright day", "--device", "cpu")
+    asked = ("predict", stored.run_id[:8], "--task", "sst", "--text", "a bright day", "--device", "cpu")
 
     def forget() -> None:
-        shutil.rmtree(model_folder(trained.run_id))
+        shutil.rmtree(model_folder(stored.run_id))
 
     forget()
     result = mtbert(*asked)
     assert isinstance(result.exception, CheckpointError)
     assert "the model is not in the cache" in str(result.exception) and "--train" in str(result.exception)
     assert mtbert(*asked, "--train").exit_code == 0
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(trained.run_id).state_dict().items())
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_model(stored.run_id).state_dict().items())
     assert (results_dir() / "scores.csv").read_bytes() == before
     forget()
-    assert mtbert("train", grid_of(trained.config)).stdout == "1 of 1 are stored already\n"
+    assert mtbert("train", grid_of(stored.config)).stdout == "1 of 1 are stored already\n"
 
 
-def test_runs_lists_the_store(trained, grid_of):
-    result = mtbert("runs", "--grid", grid_of(trained.config))
+def test_runs_lists_the_store(stored, grid_of):
+    result = mtbert("runs", "--grid", grid_of(stored.config))
     header, row, last = result.stdout.splitlines()
     assert header.split() == [
         "run", "id", "name", "tasks", "plan", "adapter", "gradients", "seed", "dev", "scores", "model",
     ]  # fmt: skip
-    scores = [f"sst accuracy {trained.score('sst'):.3f}, quora accuracy", f"{trained.score('quora'):.3f}"]
-    assert row.split() == [trained.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
+    scores = [f"sst accuracy {stored.score('sst'):.3f}, quora accuracy", f"{stored.score('quora'):.3f}"]
+    assert row.split() == [stored.run_id, "one", "sst", "1-bert", "1", *" ".join(scores).split(), "yes"]
     assert last == f"1 runs in {results_dir()}"
-    shutil.rmtree(model_folder(trained.run_id))
+    shutil.rmtree(model_folder(stored.run_id))
     assert mtbert("runs", "hybrid").stdout == f"0 runs in {results_dir()}\n"
     assert "yes" not in mtbert("runs", "1-bert").stdout
 
 
-def test_a_grid_that_cannot_be_read_hides_no_stored_run(trained, tmp_path, monkeypatch, caplog):
+def test_a_grid_that_cannot_be_read_hides_no_stored_run(stored, tmp_path, monkeypatch, caplog):
     (tmp_path / "params" / "cpu").mkdir(parents=True)
     (tmp_path / "params" / "cpu" / "half.yaml").write_text("base: {adapter: mine}\nruns: {one: {}}\n")
     monkeypatch.setattr("mtbert_lab.store.listing.REPOSITORY", tmp_path)
-    assert trained.run_id in mtbert("runs").stdout
+    assert stored.run_id in mtbert("runs").stdout
     assert "the names of runs in params/cpu/half.yaml are left out" in caplog.text
 
 
-def test_cache_lists_what_is_there_and_clears_models(trained):
-    folder = model_folder(trained.run_id)
+def test_cache_lists_what_is_there_and_clears_models(stored):
+    folder = model_folder(stored.run_id)
     assert re.search(r"^ +0\.\d{3} GB  models +trained models", mtbert("cache").stdout, re.MULTILINE)
     assert "removed" not in mtbert("cache", "--clear").stdout and folder.exists()
     tight = mtbert("cache", "--limit", 0)
     assert "above the limit: --clear removes some" in tight.stderr and folder.exists()
-    assert f"removed: the model of {trained.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
+    assert f"removed: the model of {stored.run_id}, 0." in mtbert("cache", "--clear", "--limit", 0).stdout
     assert not folder.exists()
 
 
-def test_a_model_that_could_not_be_trained_again_is_not_cleared(trained):
-    shutil.rmtree(results_dir() / "runs" / trained.run_id)
+def test_a_model_that_could_not_be_trained_again_is_not_cleared(stored):
+    shutil.rmtree(results_dir() / "runs" / stored.run_id)
     result = mtbert("cache", "--clear", "--limit", 0)
-    assert "no more models can go" in result.stderr and model_folder(trained.run_id).exists()
+    assert "no more models can go" in result.stderr and model_folder(stored.run_id).exists()
 
 
-def test_no_run_is_deleted_where_one_of_the_names_fits_none(trained):
-    result = mtbert("runs", "--delete", trained.run_id, "--delete", "zz")
+def test_no_run_is_deleted_where_one_of_the_names_fits_none(stored):
+    result = mtbert("runs", "--delete", stored.run_id, "--delete", "zz")
     assert result.exit_code == 1 and "'zz' fits 0 runs" in str(result.exception)
-    assert (results_dir() / "runs" / trained.run_id).exists() and model_folder(trained.run_id).exists()
+    assert (results_dir() / "runs" / stored.run_id).exists() and model_folder(stored.run_id).exists()
 
 
 def test_fields_lists_them():
@@ -559,13 +549,13 @@ def test_claims_are_written_into_the_results_folder(isolated):
     assert not written["seeds"].any() and written["p"].isna().all()
 
 
-def test_export_says_what_it_wrote(trained, tmp_path):
-    asked = ("export", trained.run_id, tmp_path / "out", "--task", "sst")
+def test_export_says_what_it_wrote(stored, tmp_path):
+    asked = ("export", stored.run_id, tmp_path / "out", "--task", "sst")
     assert "pooling is 'mean', not 'pooler'" in str(mtbert(*asked).exception)
     result = mtbert(*asked, "--encoder-only")
     assert result.stdout == f"{tmp_path}/out: for transformers.BertModel, without the head\n"
     assert (tmp_path / "out" / "tokenizer.json").exists()
-    row = trained.scores[trained.scores["task"] == "sst"].iloc[0]
+    row = stored.scores[stored.scores["task"] == "sst"].iloc[0]
     interval = f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |"
     assert interval in (tmp_path / "out" / "README.md").read_text()
 

@@ -1,12 +1,10 @@
-"""Runs are looked up, predicted, and trained by the workers of a cluster."""
+"""Runs are looked up, and trained by the workers of a cluster."""
 
 import asyncio
-import logging
 import os
 import shutil
 import signal
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -24,13 +22,9 @@ from filelock import FileLock
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data.corpus import Corpus
 from mtbert.training.checkpoint import Stop
-from mtbert.training.loop import train
 from mtbert_lab.cluster import _check_processes
-from mtbert_lab.cost import predict_runs
-from mtbert_lab.cost.forecast import cost_key, predict_costs
-from mtbert_lab.cost.lengths import read_lengths
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.sweep import (
     Status,
     SweepError,
@@ -65,20 +59,6 @@ def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data
     assert train_missing(look_up(pairs), workers=2, device="cpu") == {}
     shutil.rmtree(model_folder(stored.run_id))
     assert all(run.is_stored for run in look_up(pairs)), "a stored student needs no teacher"
-
-
-def test_what_teachers_predict_is_priced_once(tiny_config, course_data, speeds, threads_as_workers):
-    base = tiny_config.but(epochs=1)
-    student = base.but(teachers=[base.but(seed=2), base.but(seed=3)])
-    runs = predict_runs(look_up([("student", student), ("another", student.but(seed=2)), ("plain", base)]))
-    minutes = {run.name: run.minutes for run in runs}
-    cost = predict_costs([("base", base)])[cost_key(base)]
-    assert minutes["plain"] == minutes["another"] == minutes["teacher of student"] == cost.minutes
-    tokens = sum(read_lengths(base).train["sst"])
-    assert minutes["student"] - minutes["another"] == pytest.approx(2 * tokens * speeds.speed.evaluation / 60)
-    train_missing(look_up([("another", student.but(seed=2))]), device="cpu")
-    [taught] = predict_runs(look_up([("student", student)]))
-    assert taught.minutes == minutes["plain"], "what its teachers predict is stored"
 
 
 def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, isolated, monkeypatch, run_of):
@@ -137,22 +117,9 @@ def pairs(tiny_config, course_data) -> list[tuple[str, RunConfig]]:
     return [("one", config), ("two", config.but(seed=2)), ("three", config.but(seed=3))]
 
 
-def train_counted(monkeypatch, before=lambda config: None) -> list[int]:
-    """The seeds of the runs that are trained from now on; before: called with a configuration before its training."""
-    trained = []
-
-    def counted(config, *args, **options):
-        trained.append(config.seed)
-        before(config)
-        return train(config, *args, **options)
-
-    monkeypatch.setattr("mtbert_lab.store.runs.train", counted)
-    return trained
-
-
-def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, capsys, run_of):
+def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, train_counted, capsys, run_of):
     stored = run_of(pairs[1][1])
-    trained = train_counted(monkeypatch)
+    trained = train_counted()
     assert train_missing(look_up(pairs), threads=2, device="cpu") == {}
     assert trained == [1, 3]
     runs = [run_of(config, train_missing=False) for _, config in pairs]
@@ -171,13 +138,13 @@ def test_a_sweep_trains_what_is_missing(pairs, threads_as_workers, monkeypatch, 
 
 
 def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
-    pairs, threads_as_workers, monkeypatch, capsys
+    pairs, threads_as_workers, train_counted, capsys
 ):
     def fail(config):
         if config.seed == 1:
             raise OSError("the disk is away")
 
-    trained = train_counted(monkeypatch, fail)
+    trained = train_counted(fail)
     explodes = ("explodes", pairs[0][1].but(frozen=False, learning_rate=1e30, schedule="none", seed=4))
     failed = train_missing(look_up([*pairs, explodes]), device="cpu")
     assert sorted(trained) == [1, 1, 2, 3, 4], "an error of mtbert itself comes again"
@@ -188,13 +155,15 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
     assert [run.is_stored for run in look_up(pairs)] == [False, True, True]
 
 
-def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(pairs, threads_as_workers, monkeypatch, caplog):
+def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(
+    pairs, threads_as_workers, train_counted, monkeypatch, caplog
+):
     def write(table: pd.DataFrame, path: Path, **options) -> None:
         if path.name == "predictions.parquet":
             raise OSError(28, "Error writing bytes to file")  # as pyarrow, without the name of a file
         to_parquet(table, path, **options)
 
-    to_parquet, trained = pd.DataFrame.to_parquet, train_counted(monkeypatch)
+    to_parquet, trained = pd.DataFrame.to_parquet, train_counted()
     [run] = look_up(pairs[:1])
     with monkeypatch.context() as disk:
         disk.setattr(pd.DataFrame, "to_parquet", write)
@@ -205,13 +174,13 @@ def test_a_full_results_disk_is_told_once_and_the_run_goes_on_later(pairs, threa
     assert train_missing(look_up(pairs[:1]), device="cpu") == {}
 
 
-def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, monkeypatch, capsys):
+def test_a_run_that_another_process_trains_comes_last(pairs, threads_as_workers, train_counted, monkeypatch, capsys):
     monkeypatch.setattr("mtbert_lab.sweep.BUSY_SECONDS", 0.01)
     runs = look_up(pairs)
     folder = model_folder(runs[0].run_id)
     folder.mkdir(parents=True)
     lock = FileLock(folder / "lock", thread_local=False).acquire().lock
-    trained = train_counted(monkeypatch, lambda config: lock.release() if config.seed == 3 else None)
+    trained = train_counted(lambda config: lock.release() if config.seed == 3 else None)
     assert train_missing(runs, device="cpu") == {}
     assert trained == [2, 3, 1]
 
@@ -284,10 +253,10 @@ def test_a_log_file_says_what_is_trained_and_what_a_sweep_waits_for(pairs, two_w
     assert status.left() == ", about 10 min left", "what another process stored is no measure"
 
 
-def test_a_worker_with_two_threads_trains_nothing(pairs, monkeypatch):
+def test_a_worker_with_two_threads_trains_nothing(pairs, train_counted):
     """Two runs in one process would share torch's random generator."""
     distributed = pytest.importorskip("distributed")
-    trained = train_counted(monkeypatch)
+    trained = train_counted()
     local = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
     with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
         [run] = look_up(pairs[:1])
@@ -327,53 +296,6 @@ def test_a_scheduler_that_does_not_answer_is_named(pairs, course_data, address, 
         train_missing(look_up(pairs), scheduler=address)
 
 
-def test_two_processes_that_ask_for_one_run_train_it_once(pairs, monkeypatch, run_of):
-    config, asked, both_ask = pairs[0][1], [], threading.Event()
-
-    def lock(*which):
-        asked.append(which)
-        if len(asked) == 2:
-            both_ask.set()
-        return run_lock(*which)
-
-    def wait(config):
-        assert both_ask.wait(30)
-
-    monkeypatch.setattr("mtbert_lab.store.runs.run_lock", lock)
-    trained, found = train_counted(monkeypatch, wait), []
-    threads = [threading.Thread(target=lambda: found.append(run_of(config))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert trained == [1] and len(found) == 2 and found[0].provenance == found[1].provenance
-
-
-# --- predictions of time and memory -----------------------------------------------------------------------------------
-
-
-def test_runs_are_predicted_once_for_all_seeds(tiny_config, course_data, speeds, monkeypatch, caplog):
-    config = tiny_config.but(keep="last")
-    pairs = [("a", config), ("long", config.but(epochs=20)), ("a", config.but(seed=2))]
-    wrong = {"too deep": tiny_config.but(plan="S9"), "no encoder": tiny_config.but(encoder="nowhere/none")}
-    monkeypatch.setattr("mtbert.bert.hub._download", lambda name: 1 / 0)
-    runs = look_up(pairs) + [SweepRun(name, config, name, False) for name, config in wrong.items()]
-    with caplog.at_level(logging.WARNING):
-        a, long, again, too_deep, no_encoder = predict_runs(runs, "cpu", 1)
-    assert a.minutes == again.minutes > 0 and a.mib == again.mib > 300
-    assert long.minutes == pytest.approx(10 * a.minutes, rel=0.1)
-    assert too_deep.minutes is too_deep.mib is no_encoder.minutes is no_encoder.mib is None
-    assert "too deep, seed 1: no prediction (PlanError" in caplog.text
-    assert "no encoder, seed 1: no prediction (ZeroDivisionError" in caplog.text
-    assert len(speeds.asked) == 2, "the seeds of a run share a prediction"
-
-
-def test_memory_is_predicted_where_it_is_asked_for(tiny_config, course_data, speeds):
-    runs = predict_runs(look_up([("a", tiny_config)]), "cpu", 1, with_memory=False)
-    assert all(run.minutes > 0 and run.mib is None for run in runs)
-    assert "memory" not in describe(runs, 1)
-
-
 def test_a_table_of_runs():
     runs = [
         sweep_run(1),
@@ -382,6 +304,7 @@ def test_a_table_of_runs():
         sweep_run(4, 15.0),
         sweep_run(5, is_stored=True),
     ]
+    assert describe(runs, None).splitlines()[-1] == "4 to train: 135.0 minutes for the 3 with a forecast"
     header, *rows = describe(runs, 2).splitlines()
     assert header.split() == ["name", "seed", "run", "id", "state", "minutes", "memory", "(MiB)"]
     assert [row.split() for row in rows[:5]] == [

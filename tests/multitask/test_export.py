@@ -98,6 +98,22 @@ def test_a_sentence_task_of_a_model_with_cosines_is_exported(model, tmp_path):
     assert export_task(model(("sts", "sst"), **fields), "sst", tmp_path, encoder_only=True) == "BertModel"
 
 
+@pytest.mark.parametrize("fields, reason", [
+    ({"head_layers": 2}, "head_layers is 2, not 1"),
+    ({"head_norm": True}, "head_norm is True, not False"),
+    ({"pairs": "concat"}, "pairs is 'concat', not 'joint'"),
+    ({"pooling": "mean"}, "pooling is 'mean', not 'pooler'"),
+    ({"pos_features": True}, "pos_features is True, not False"),
+    ({"tasks": ("sst", "quora"), "feeds": ("sst>quora",)}, "feeds show it the outputs of other heads"),
+])  # fmt: skip
+def test_a_head_that_transformers_does_not_have_is_not_left_out_unasked(model, tmp_path, fields, reason):
+    ours = model(**{"tasks": ("quora",), "pooling": "pooler"} | fields)
+    with pytest.raises(ExportError, match=rf"the one of quora: {reason}\. .*encoder_only=True"):
+        export_task(ours, "quora", tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert export_task(ours, "quora", tmp_path, encoder_only=True) == "BertModel"
+
+
 def test_an_encoder_with_adapters_is_not_exported_without_them(model, tmp_path):
     with pytest.raises(ExportError, match=r"sst has an adapter \(PAL\), without which its encoder gives other hidden"):
         export_task(model(adapter="pal", adapter_size=12, adapter_heads=4), "sst", tmp_path)

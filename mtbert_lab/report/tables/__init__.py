@@ -11,6 +11,7 @@ from mtbert_lab.report.tables.comparisons import (
     verdicts,
 )
 from mtbert_lab.report.tables.efficiency import (
+    are_timed_alike,
     cost_ratio,
     costs,
     front_gains,
@@ -53,6 +54,7 @@ __all__ = [
     "TOGETHER",
     "Comparison",
     "Grid",
+    "are_timed_alike",
     "baselines",
     "compare",
     "compare_varied",

@@ -21,6 +21,11 @@ def trained_by(run: Run) -> str:
     return f"mtbert {run.provenance['mtbert']} on {run.provenance['device']}"
 
 
+def are_timed_alike(runs: Sequence[Run]) -> bool:
+    """Whether the times of runs can be compared: one version on CPUs of one kind. A GPU trains several runs at once."""
+    return all(run.is_on_cpu for run in runs) and len(set(map(trained_by, runs))) == 1
+
+
 def times_as_long(orders: Sequence[tuple[list[Run], list[Run]]]) -> float:
     """Processor time of the training with a method divided by that without it; orders: as in `less_forgotten`.
 
@@ -84,13 +89,10 @@ def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Differ
 def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
     """Ratio of the costs of two configurations and its 95 % interval.
 
-    One seed on a side has none, nor have runs of several versions or machines, which differ by more than chance.
+    One seed on a side has none, nor have times that are not comparable, which differ by more than chance.
     """
     found = log_cost_ratio(first, second, quantity)
-    low = high = np.nan
-    is_of_one_place = len(set(map(trained_by, [*first, *second]))) == 1
-    if found.is_decided and is_of_one_place:
-        low, high = found.interval()
+    low, high = found.interval() if are_timed_alike([*first, *second]) else (np.nan, np.nan)
     return tuple(np.exp([found.value, low, high]).tolist())
 
 

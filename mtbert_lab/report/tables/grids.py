@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from mtbert.config import RunConfig
+from mtbert.names import composed
 from mtbert.paths import REPOSITORY
 from mtbert_lab.escapes import code
 from mtbert_lab.store import Run, read_grid, stored_seeds
@@ -90,7 +91,7 @@ def read_runs(
 
     configs, runs = {}, {}
     for run, group in read_grid(path).items():
-        if only not in run:
+        if composed(only) not in composed(run):
             continue
         configs[run] = [group[0].but(seed=seed)] if seed else group
         if stored := stored_seeds(configs[run], data):

@@ -10,7 +10,7 @@ from mtbert.bert import MINILM
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError
 from mtbert.training import overall
-from mtbert_lab.analysis.baselines import BASELINES, baseline_table
+from mtbert_lab.analysis.baselines import BASELINES, LABELS, baseline_table
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.tables.grids import Grid
 from mtbert_lab.report.words import METHOD_LABELS, TASK_LABELS
@@ -58,11 +58,10 @@ def score_row(runs: list[Run]) -> dict[str, str]:
 
 def baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
     """Baseline -> its row of `Comparison.scores`, from the table of `read_baselines`."""
-    names = {"most frequent": "most frequent label", "cosine": "cosine, encoder before our training"}
     rows = {}
     for row in constants.itertuples():
         if row.metric == TASKS[row.task].metric:
-            name = names.get(row.baseline, row.baseline)
+            name = LABELS[row.baseline]
             rows.setdefault(name, {})[f"{TASK_LABELS[row.task]} dev"] = shown(row.value)
     return rows
 

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from mtbert.config import RunConfig
 from mtbert.data import TASKS, DataError, PosError, load_table
 from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert, task_loss
@@ -18,6 +17,8 @@ from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import results_dir
 from mtbert_lab.statistics import Estimate, Resamples
 from mtbert_lab.store import MissingRun, dev_table, load_model
+
+RUN = dict(tasks=("sst", "quora"), scheme="unified", plan="1-bert", steps_per_epoch=2)  # of the run in `stored`
 
 
 def confident(N: int, T: float) -> tuple[np.ndarray, np.ndarray]:
@@ -121,12 +122,6 @@ def test_kinds_of_errors(task, predicted, labels, kinds):
     assert errors.error_kinds(task, np.array(predicted), np.array(labels)).tolist() == kinds
 
 
-@pytest.fixture
-def shared_config(tiny_encoder):
-    fields = dict(corpus="course", encoder=tiny_encoder, tasks=("sst", "quora"), scheme="unified", plan="1-bert")
-    return RunConfig(**fields, batch_size=8, epochs=1, steps_per_epoch=2)
-
-
 @pytest.fixture(autouse=True)
 def tagged(monkeypatch):
     """Every sentence has the same parts of speech; NLTK's data may not be here."""
@@ -138,29 +133,24 @@ def tagged(monkeypatch):
     monkeypatch.setattr(groups, "pos_features", shares)
 
 
-@pytest.fixture
-def shared_run(shared_config, course_data, run_of):
-    return run_of(shared_config)
-
-
-def test_what_needs_model_and_data_is_kept(shared_run, isolated, monkeypatch):
-    stored = shared_run.predictions[shared_run.predictions["task"] == "sst"]
-    p = probabilities.probabilities(shared_run, "sst", device="cpu")
-    assert p.shape == (20, 5) and (p.argmax(1) == stored["predicted"]).all()
-    assert np.abs(p.max(1) - stored["confidence"]).max() < 1e-3
+def test_what_needs_model_and_data_is_kept(stored, isolated, monkeypatch):
+    sst = stored.predictions[stored.predictions["task"] == "sst"]
+    p = probabilities.probabilities(stored, "sst", device="cpu")
+    assert p.shape == (20, 5) and (p.argmax(1) == sst["predicted"]).all()
+    assert np.abs(p.max(1) - sst["confidence"]).max() < 1e-3
     for file in (isolated / "cache" / "models").rglob("*.safetensors"):
         file.unlink()
-    assert (probabilities.probabilities(shared_run, "sst") == p).all()
-    (isolated / "results" / "probabilities" / f"{shared_run.run_id}-sst.parquet").unlink()
-    assert probabilities.probabilities(shared_run, "sst") is None  # no model, no table
+    assert (probabilities.probabilities(stored, "sst") == p).all()
+    (isolated / "results" / "probabilities" / f"{stored.run_id}-sst.parquet").unlink()
+    assert probabilities.probabilities(stored, "sst") is None  # no model, no table
     with pytest.raises(MissingRun, match="one: no probabilities of sst's classes are stored"):
-        Systems.read("sst", {"one": [shared_run]})
-    of_pairs = probabilities.probabilities(shared_run, "quora")
-    assert ((of_pairs[:, 1] > 0.5) == shared_run.predictions.query("task == 'quora'")["predicted"]).all()
+        Systems.read("sst", {"one": [stored]})
+    of_pairs = probabilities.probabilities(stored, "quora")
+    assert ((of_pairs[:, 1] > 0.5) == stored.predictions.query("task == 'quora'")["predicted"]).all()
 
-    found = groups.known_features(shared_run, "quora")
+    found = groups.known_features(stored, "quora")
     monkeypatch.delenv("MTBERT_DATA")
-    assert found.equals(groups.known_features(shared_run, "quora")) and len(found) == 20  # no data, but a table
+    assert found.equals(groups.known_features(stored, "quora")) and len(found) == 20  # no data, but a table
 
 
 @pytest.fixture
@@ -172,58 +162,60 @@ def reordered(course_folder, tmp_path) -> Path:
     return folder
 
 
-def test_features_of_another_dev_split_are_not_taken(shared_run, course_folder, reordered):
-    assert groups.known_features(shared_run, "sst", reordered) is None
-    other = errors.error_table(shared_run.run_id, data=reordered).query("task == 'sst'")
+def test_features_of_another_dev_split_are_not_taken(stored, course_folder, reordered):
+    assert groups.known_features(stored, "sst", reordered) is None
+    other = errors.error_table(stored.run_id, data=reordered).query("task == 'sst'")
     assert (other["text"] == "").all() and (other["words"] == 0).all()
-    assert len(groups.known_features(shared_run, "sst", course_folder)) == 20  # nothing wrong was kept
+    assert len(groups.known_features(stored, "sst", course_folder)) == 20  # nothing wrong was kept
 
 
-def test_features_that_could_not_be_computed_are_computed_when_they_can(shared_run, monkeypatch):
+def test_features_that_could_not_be_computed_are_computed_when_they_can(stored, monkeypatch):
     def unknown(task: str, table: pd.DataFrame) -> np.ndarray:
         raise PosError("no NLTK data")
 
     with monkeypatch.context() as patch:
         patch.setattr(groups, "pos_features", unknown)
-        assert groups.known_features(shared_run, "sst")["describing"].isna().all()
-    assert groups.known_features(shared_run, "sst")["describing"].notna().all()
+        assert groups.known_features(stored, "sst")["describing"].isna().all()
+    assert groups.known_features(stored, "sst")["describing"].notna().all()
 
 
 def test_features_of_rows_without_ids_are_those_of_their_data(
-    shared_config, course_folder, reordered, tmp_path, monkeypatch, run_of
+    trained, course_folder, reordered, tmp_path, monkeypatch, run_of
 ):
     """Their ids are line numbers, which another file has as well."""
     monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"id_column": None}))
     first = shutil.copytree(course_folder, tmp_path / "first")  # the original may be known with its ids
-    run = run_of(shared_config, data=first)
+    config = trained[0].config
+    run = run_of(config, data=first)
     known = groups.known_features(run, "sst", first)
     with pytest.raises(DataError, match="was scored on another dev split of sst"):
         dev_table(run, "sst", reordered)
-    other = run_of(shared_config, data=reordered)
+    other = run_of(config, data=reordered)
     assert groups.known_features(other, "sst", reordered)["words"].tolist() == known["words"].tolist()[::-1]
 
 
-def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(shared_run, course_folder, monkeypatch):
-    table = errors.error_table(shared_run.run_id)
-    assert set(table["model"]) == {shared_run.run_id} and set(table["task"]) == {"sst", "quora"}
+def test_a_table_of_errors_has_the_worst_first_and_the_texts_where_the_data_are(stored, course_folder, monkeypatch):
+    table = errors.error_table(stored.run_id)
+    assert set(table["model"]) == {stored.run_id} and set(table["task"]) == {"sst", "quora"}
     sst = table[table["task"] == "sst"]
     gaps = (sst["predicted"].astype(int) - sst["label"].astype(int)).abs()
-    assert len(sst) == (shared_run.predictions.query("task == 'sst'").eval("predicted != label")).sum()
+    assert len(sst) == (stored.predictions.query("task == 'sst'").eval("predicted != label")).sum()
     assert gaps.is_monotonic_decreasing and sst["confidence"][gaps == gaps.max()].is_monotonic_decreasing
     assert (sst["text"].str.count(r"\w+") == sst["words"]).all()
+    assert errors.error_table(stored.run_id, stored.run_id).equals(table)
     quora = load_table("quora", "dev", course_folder)[0].set_index("id")
     for error in table[table["task"] == "quora"].itertuples():
         assert error.text == " | ".join(quora.loc[error.id, ["sentence1", "sentence2"]])
     monkeypatch.delenv("MTBERT_DATA")
-    assert errors.error_table(shared_run.run_id).drop(columns="text").equals(table.drop(columns="text"))
+    assert errors.error_table(stored.run_id).drop(columns="text").equals(table.drop(columns="text"))
     with pytest.raises(MissingRun):
         errors.error_table("ffffffffff")
 
 
-def test_errors_of_a_run_that_is_not_stored_are_not_told_from_its_model(shared_run):
-    shutil.rmtree(results_dir() / "runs" / shared_run.run_id)
-    with pytest.raises(MissingRun, match=f"{shared_run.run_id}: .* the run is not stored; train it again"):
-        errors.error_table(shared_run.run_id)
+def test_errors_of_a_run_that_is_not_stored_are_not_told_from_its_model(stored):
+    shutil.rmtree(results_dir() / "runs" / stored.run_id)
+    with pytest.raises(MissingRun, match=f"{stored.run_id}: .* the run is not stored; train it again"):
+        errors.error_table(stored.run_id)
 
 
 def test_errors_of_classes_with_names_have_the_names(monkeypatch):
@@ -246,11 +238,11 @@ def losses_of_each(model: MultitaskBert, task: str, split: str, data: Path) -> t
     return torch.stack(losses)
 
 
-def test_a_conflict_is_a_step_that_raises_the_examples_loss(shared_run, course_folder):
+def test_a_conflict_is_a_step_that_raises_the_examples_loss(stored, course_folder):
     """A step of the shared layers along the mean gradient of the other task."""
-    found = interference.conflicts(shared_run, 40, device="cpu")  # all examples: 20 of dev, 40 of train
+    found = interference.conflicts(stored, 40, device="cpu")  # all examples: 20 of dev, 40 of train
     assert found.groupby(["task", "other"]).size().to_dict() == {("sst", "quora"): 20, ("quora", "sst"): 20}
-    model = load_model(shared_run.run_id).eval()
+    model = load_model(stored.run_id).eval()
     layers = [p for name, p in model.named_parameters() if name.startswith("encoder.layers.")]
     for (task, other), cosines in found.groupby(["task", "other"])["cosine"]:
         before = losses_of_each(model, task, "dev", course_folder)
@@ -266,13 +258,28 @@ def test_a_conflict_is_a_step_that_raises_the_examples_loss(shared_run, course_f
         assert 0 < is_raised[is_clear].mean() < 1, "examples of both kinds"
 
 
-def test_the_mean_gradient_is_that_of_all_examples(shared_config, course_folder):
-    model = MultitaskBert(shared_config).eval()
+def test_the_mean_gradient_is_that_of_all_examples(stored, course_folder):
+    model = MultitaskBert(stored.config).eval()
     shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
     rows = task_rows(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
     whole = interference._gradient(model, "sst", rows, np.arange(len(rows)), shared)
     single = [interference._gradient(model, "sst", rows, np.array([i]), shared) for i in range(len(rows))]
     assert torch.allclose(whole, torch.stack(single).mean(0), atol=1e-6)
+
+
+def test_the_gradient_of_layers_that_a_task_does_not_read_is_zero(stored, course_folder):
+    config = stored.config.but(tasks=("sst", "quora", "sts"), plan="S1(sst,quora|sts)", layers=1, score_tasks=())
+    model = MultitaskBert(config).eval()
+    shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
+    rows = task_rows(model, "sts", load_table("sts", "train", course_folder)[0], torch.device("cpu"))
+    assert shared and not interference._gradient(model, "sts", rows, np.arange(3), shared).any()
+
+
+def test_a_table_that_cannot_be_kept_is_returned_all_the_same(stored, caplog):
+    kept = results_dir() / "probabilities"
+    kept.write_text("no folder")
+    assert probabilities.probabilities(stored, "sst", device="cpu").shape == (20, 5)
+    assert "cannot be written" in caplog.text and "MTBERT_RESULTS names another folder" in caplog.text
 
 
 def on_task(task, labels, predicted, probabilities=None):

@@ -12,7 +12,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.data.tables import load_table
 from mtbert.data.tokens import load_tokenizer
-from mtbert_lab.analysis.baselines import _cosines, baseline_table, best_threshold
+from mtbert_lab.analysis.baselines import baseline_table, best_threshold
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=12))
@@ -58,10 +58,3 @@ def test_a_cosine_is_no_class(tiny_encoder, course_data, monkeypatch):
     monkeypatch.setitem(TASKS, "quora", TASKS["quora"].model_copy(update={"kind": "classes"}))
     config = RunConfig(corpus="course", encoder=tiny_encoder, tasks=("quora",))
     assert set(baseline_table(config)["baseline"]) == {"most frequent"}
-
-
-def test_a_pair_that_is_one_sentence_twice_has_cosine_one(tiny_encoder, course_data):
-    config = RunConfig(corpus="course", encoder=tiny_encoder, tasks=("sts",))
-    table = load_table("sts", "dev", course_data)[0]
-    cosines = _cosines(config, "sts", table.assign(sentence2=table["sentence1"]), "cpu")
-    assert cosines == pytest.approx(np.ones(len(table)), abs=1e-5)

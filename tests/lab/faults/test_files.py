@@ -26,7 +26,7 @@ from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import Run, StoreError
 
-SEEDS = (1,)  # of the run in `stored`
+RUN = dict(frozen=True)  # of the run in `stored`
 
 
 # --- the store --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.removal import remove_unused
 from mtbert_lab.store.tables import update_tables
 
-SEEDS = (1, 2)  # of the runs in `stored`
+RUN = dict(frozen=True)  # of the runs in `stored`
+SEEDS = (1, 2)
 # A process for each operation, forked after the slow imports: the first of a pair dies at it, the second goes on.
 KILLED = """
 import itertools, json, os, sys, traceback

@@ -54,6 +54,14 @@ def test_a_difference_without_an_order_is_told_with_its_direction(plans):
             tell(hiding, x=Place(lower, TOO_FEW))
 
 
+def test_a_misspelt_place_or_format_is_an_error(plans):
+    worse = place(plans, "hybrid-1", "worse")
+    with pytest.raises(ValueError, match=r"no place 'lost' is given for: It loses \{lost\}"):
+        tell("It loses {lost}.", loses=worse)
+    with pytest.raises(ValueError, match="'mor' is no format of a place"):
+        tell("It scores {one:mor}.", one=worse)
+
+
 def test_a_place_without_runs_fails_only_where_its_sentence_is_told(plans, said):
     missing = place(plans, "hybrid-2", "better")
     with pytest.raises(KeyError, match="no stored runs for gain"):

@@ -187,10 +187,10 @@ def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
         columns=["baseline", "task", "metric", "value"],
     )
     table = plans.scores(constants)
-    assert table.index[:3].tolist() == ["most frequent label", "cosine, encoder before our training", "one"]
+    assert table.index[:3].tolist() == ["most frequent label", "cosine of the encoder before training", "one"]
     assert table.loc["most frequent label", "SST dev"] == "0.250"
     assert table.loc["most frequent label", "STS dev"] == "–" == table.loc["most frequent label", "SST train"]
-    assert table.loc["cosine, encoder before our training", "STS dev"] == "0.838"
+    assert table.loc["cosine of the encoder before training", "STS dev"] == "0.838"
     assert table.loc["more", "SST dev"] == "0.950" and table.loc["more", "SST train"] == "1.000"
     assert table.loc["more", "SST best point"] == "0.960 at 6 to 18"
     assert table.loc["more", "seeds"] == "3" and table.loc["two", "seeds"] == "2"

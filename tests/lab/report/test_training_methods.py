@@ -124,8 +124,10 @@ def test_costs_of_two_versions_have_no_interval(synthetic):
         run.cost["tokens_per_cpu_second"] = 100.0 * run.config.seed
     older = [replace(run, provenance=run.provenance | {"mtbert": "0.1.0"}) for run in runs]
     assert not np.isnan(tables.cost_ratio(runs, runs, "tokens_per_cpu_second")).any()
-    ratio, low, high = tables.cost_ratio(runs, older, "tokens_per_cpu_second")
-    assert ratio == pytest.approx(1) and np.isnan([low, high]).all()
+    on_gpu = [replace(run, provenance=run.provenance | {"device": "NVIDIA H100"}) for run in runs]
+    for first, second in ((runs, older), (on_gpu, on_gpu)):  # a GPU trains several runs at once
+        ratio, low, high = tables.cost_ratio(first, second, "tokens_per_cpu_second")
+        assert ratio == pytest.approx(1) and np.isnan([low, high]).all()
 
 
 def test_what_gradient_methods_cost(synthetic):

@@ -396,7 +396,9 @@ def test_pairs_are_judged_by_students_t_once_there_are_enough():
     assert found.value == pytest.approx(np.mean(gaps))
     assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, rel=0.01), "by quantiles"
     assert found.is_decided and not paired(gaps[:5]).is_decided
-    assert not paired(gaps[:1]).is_decided
+    for one in (paired(gaps[:1]), welch(gaps[:1], gaps[1:])):
+        assert not one.is_decided and one.p == 1
+        assert np.isnan(one.interval()).all(), "one number does not say how much it varies"
     none = paired([])
     assert np.isnan(none.value) and not none.is_decided
 

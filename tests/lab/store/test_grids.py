@@ -100,6 +100,7 @@ runs:
         ("teachers.yaml:three", r"teachers\.yaml: has no run 'three'; it has one, two"),
         ("teachers.yaml:one:7", r"teachers\.yaml: 'one' has no seed 7; it has 1, 2"),
         ("none.yaml:one", r"none\.yaml: no such file"),
+        ("", r"teachers: '' fits 0 stored runs"),
         ("12345", r"teachers: '12345' fits 0 stored runs; name a run as GRID\.yaml:NAME"),
         ("grid.yaml:a", r"teachers: 'a' of grid\.yaml is among its own teachers"),
         ("grid.yaml:b", r"teachers: 'a' of grid\.yaml is among its own teachers"),

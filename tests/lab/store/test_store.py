@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,6 +170,28 @@ def test_a_runs_files_are_on_the_disk_before_they_get_its_name(config, course_da
     assert sorted(flushed) == sorted(path.name for path in (results_dir() / "runs" / run.run_id).iterdir())
 
 
+def test_two_threads_that_ask_for_one_run_train_it_once(config, course_data, monkeypatch, train_counted, run_of):
+    asked, both_ask = [], threading.Event()
+
+    def lock(*which):
+        asked.append(which)
+        if len(asked) == 2:
+            both_ask.set()
+        return run_lock(*which)
+
+    def wait(config):
+        assert both_ask.wait(30)
+
+    monkeypatch.setattr(runs, "run_lock", lock)
+    trained, found = train_counted(wait), []
+    threads = [threading.Thread(target=lambda: found.append(run_of(config))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert trained == [1] and len(found) == 2 and found[0].provenance == found[1].provenance
+
+
 def test_two_processes_that_finish_the_same_run_leave_one(config, course_data, run_of):
     run = run_of(config)
     before = stored_files()
@@ -288,6 +311,7 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
         (f"{grid}:other:9", "'other' has no seed 9; it has 1"),
         (f"{grid}:none", "has no run 'none'; it has half a run, other"),
         ("zz", "'zz' fits 0 runs; `mtbert runs` lists them"),
+        ("", "'' fits 0 runs"),
     ):
         with pytest.raises(MissingRun, match=message):
             find_run(text)
