@@ -253,9 +253,9 @@ def three_runs_buy(plans: Comparison) -> str:
 
 
 def pairs_together(heads: Grid, plans: Grid) -> Comparison:
-    """1-bert of three tasks with two embeddings of a pair beside that with one sequence."""
+    """1-bert of three tasks with two embeddings of a pair beside that with one sequence, both with heads of one layer."""
     grid = heads | plans.only(["1-bert"])
-    return compare(grid, "pairs", "similarity", where=is_unified)
+    return compare(grid, "pairs", "similarity", where=lambda config: is_unified(config) and config.head_layers == 1)
 
 
 def pairs_in_two(pairs: Comparison, together: Comparison) -> str:
@@ -385,8 +385,8 @@ def _claims_checked() -> str:
     checked = findings_checked(claims)
     return tell(
         "Our runs check {count} findings. They reproduce {reproduced} and contradict {contradicted}, both about "
-        "heads. For {equal} the difference is shown not to matter, and {few} have too few runs to "
-        "tell. Another {waiting} wait for their runs.",
+        "heads where a pair is one sequence. For {equal} the difference is shown not to matter, and {few} have too few "
+        "runs to tell. Another {waiting} wait for their runs.",
         both=fact("; ".join(contradicted), "; ".join(CONTRADICTED_CLAIMS)),
         **checked,
     )
