@@ -253,7 +253,7 @@ def three_runs_buy(plans: Comparison) -> str:
 
 
 def pairs_together(heads: Grid, plans: Grid) -> Comparison:
-    """1-bert of three tasks with two embeddings of a pair beside that with one sequence, both with heads of one layer."""
+    """1-bert of three tasks with two embeddings of a pair beside that with one sequence; heads of one layer."""
     grid = heads | plans.only(["1-bert"])
     return compare(grid, "pairs", "similarity", where=lambda config: is_unified(config) and config.head_layers == 1)
 
