@@ -42,16 +42,20 @@ class AdamW(Optimizer):
         weight_decay: float = 0.0,
         correct_bias: bool = True,
     ) -> None:
-        if lr < 0:
-            raise ValueError(f"lr is {lr}; it must be at least 0")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas are {betas}; both must lie in [0, 1)")
-        if eps < 0:
-            raise ValueError(f"eps is {eps}; it must be at least 0")
-        if weight_decay < 0:
-            raise ValueError(f"weight_decay is {weight_decay}; it must be at least 0")
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, correct_bias=correct_bias)
         super().__init__(params, defaults)
+        for group in self.param_groups:
+            _check(group)
+
+    def __setstate__(self, state: dict) -> None:
+        """Also for a state of torch.optim.AdamW, which always corrects the bias and counts steps in tensors."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("correct_bias", True)
+            if group.get("amsgrad") or group.get("maximize"):
+                raise ValueError("the state is of an AdamW with amsgrad or maximize, which this one does not have")
+        for moments in self.state.values():
+            moments["step"] = int(moments["step"])
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
@@ -102,7 +106,7 @@ class AdamW(Optimizer):
         """The same for many parameters with one step count, in one walk over memory.
 
         torch's kernel computes p *= 1 - lr' wd'; p -= lr' / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps'), which is our
-        formula for the lr', wd' and eps' below. Without bias correction, t is so large that b^t is 0.
+        formula for the lr', wd' and eps' below. Without bias correction t is infinite, and b^t is 0.
         """
         states = [self.state[parameter] for parameter in parameters]
         lr, (beta1, beta2) = group["lr"], group["betas"]
@@ -110,7 +114,7 @@ class AdamW(Optimizer):
         if group["correct_bias"]:
             eps = eps / math.sqrt(1 - beta2**t)
         else:
-            t = 1e9
+            t = math.inf
         decay = 1 - lr * group["weight_decay"]  # ours comes after the step and shrinks the step as well
         # The kernel adds 1 to each. They are filled on the device: a copy would wait for a GPU.
         steps = torch.full((len(parameters),), t - 1.0, device=parameters[0].device)
@@ -130,6 +134,16 @@ class AdamW(Optimizer):
             amsgrad=False,
             maximize=False,
         )
+
+
+def _check(group: dict) -> None:
+    """Raises ValueError for a hyper-parameter that is out of its range."""
+    for name in ("lr", "eps", "weight_decay"):
+        if not 0 <= group[name] < math.inf:
+            raise ValueError(f"{name} is {group[name]}; it must be finite and at least 0")
+    betas = group["betas"]
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas are {betas}; there are two, both in [0, 1)")
 
 
 def _is_dense(parameter: Tensor, state: dict) -> bool:

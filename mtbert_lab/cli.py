@@ -183,7 +183,7 @@ def show_cache(
         if freed:
             what = f"{count} files that nobody has read for {days:g} days, and what killed processes left"
             typer.echo(f"removed: {what}, {freed / 1000:.3f} GB")
-        for run_id, size in clear_models(int(limit * GB)).items():
+        for run_id, size in clear_models(limit * GB).items():
             typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
     found = cache_contents()
     for name, size, meaning in found:
@@ -345,10 +345,11 @@ def predict(
     from mtbert.runtime import pick_device
     from mtbert_lab.leaderboard import decimals
     from mtbert_lab.paths import check_writable
-    from mtbert_lab.store import load_model
+    from mtbert_lab.store import find_run, load_model
 
     _check_options(text, file, out, table, id_column, probabilities)
     if out:
+        find_run(run, data)  # a name that fits no run makes no folder
         check_writable(out)
     place = pick_device(device)
     model = load_model(run, train_missing, data, device).to(place)
@@ -382,7 +383,7 @@ def _check_options(
         raise typer.BadParameter("is of a table of --file or a pipe", param_hint="--id-column")
     if probabilities and out:
         raise typer.BadParameter("leaderboard files have none; leave out --out", param_hint="--probabilities")
-    if not given and sys.stdin.isatty():
+    if not given and (sys.stdin is None or sys.stdin.isatty()):
         raise typer.BadParameter("nothing to predict; give --text, --file or --out, or pipe texts in")
 
 
@@ -436,8 +437,8 @@ def export(
     from mtbert_lab.paths import check_writable
     from mtbert_lab.store import find_run, load_model, read_run, run_folder
 
-    check_writable(folder)
     run_id = find_run(run, data)
+    check_writable(folder)
     model = load_model(run_id, train_missing, data, device)
     stored = run_folder(run_id)
     reader = export_with_card(model, task, folder, encoder_only, read_run(stored) if stored else None)
@@ -529,7 +530,8 @@ def main() -> None:
 
     Control characters in the text of an error, and characters that the terminal lacks, are printed as Python escapes.
     """
-    sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stdout:  # None where it was closed
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (ValueError, RuntimeError, LookupError, OSError) as error:

@@ -21,8 +21,10 @@ def import_files(files: Iterable[str | Path]) -> None:
             continue
         name = Path(file).stem
         spec = importlib.util.spec_from_file_location(name, file)
-        if spec is None or not name.isidentifier() or not Path(file).is_file():
-            raise SourceError(f"--import {file}: there is no such file, or it is no Python that can be imported")
+        if not Path(file).is_file():
+            raise SourceError(f"--import {file}: there is no such file")
+        if spec is None or not name.isidentifier():
+            raise SourceError(f"--import {file}: is no name of a Python module; use letters, digits and _, and .py")
         other = importlib.util.find_spec(name)
         if other and (other.origin is None or Path(other.origin).resolve() != Path(file).resolve()):
             raise SourceError(f"--import {file}: there is a module {name!r} already; give the file another name")

@@ -27,7 +27,16 @@ from mtbert.multitask import meta_model
 from mtbert.training import Stop, stopping
 from mtbert_lab.cluster import SweepError, open_cluster
 from mtbert_lab.paths import results_dir, stores
-from mtbert_lab.store import REPAIR, Corpora, is_done, run_id_of, teacher_outputs, update_tables
+from mtbert_lab.store import (
+    REPAIR,
+    Corpora,
+    is_done,
+    read_run,
+    run_folder,
+    run_id_of,
+    teacher_outputs,
+    update_tables,
+)
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -65,9 +74,9 @@ def look_up(
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
     Teachers come before their students; those whose models are needed and missing are added. Raises ConfigError for
-    all runs that could not start: their data or encoder are missing or damaged, or their encoder has other sizes than
-    they need. Neither the encoder nor the number of rejected rows is checked for a stored run; `accept_rejects` leaves
-    out the second check for all runs.
+    all stored runs that are damaged or of other tasks than those here, and for all that could not start: their data or
+    encoder are missing or damaged, or their encoder has other sizes than they need. Neither the encoder nor the number
+    of rejected rows is checked for a stored run; `accept_rejects` leaves out the second check for all runs.
     """
     corpora = Corpora(data)
     found: dict[str, SweepRun] = {}
@@ -83,7 +92,9 @@ def look_up(
                     continue
                 name = found[run_id].name
             run = SweepRun(name, config, run_id, is_done(run_id, stores(), needs_model), needs_model=needs_model)
-            if not run.is_stored:
+            if run.is_stored:
+                read_run(run_folder(run_id, stores()), config)  # raises StoreError for a damaged one
+            else:
                 run = replace(run, missing_teachers=tuple(teacher_outputs(config, corpus, corpora, stores()).missing()))
                 to_do += [(f"teacher of {name}", teacher, True) for teacher in run.missing_teachers]
                 if config.but(seed=1) not in checked:

@@ -1,5 +1,6 @@
 """AdamW against the formula and against torch; learning-rate schedules."""
 
+import copy
 import math
 from unittest import mock
 
@@ -154,11 +155,35 @@ def test_sparse_gradient_is_named():
         (dict(betas=(0.9, -0.1)), r"betas are \(0\.9, -0\.1\)"),
         (dict(eps=-1.0), r"eps is -1\.0"),
         (dict(weight_decay=-0.1), r"weight_decay is -0\.1"),
+        (dict(lr=math.nan), "lr is nan; it must be finite"),
+        (dict(eps=math.inf), "eps is inf; it must be finite"),
+        (dict(betas=(0.9,)), r"betas are \(0\.9,\); there are two"),
     ],
 )
 def test_hyper_parameters_out_of_range_are_named(settings, message):
+    weights = nn.Parameter(torch.zeros(1))
     with pytest.raises(ValueError, match=message):
-        AdamW([nn.Parameter(torch.zeros(1))], **settings)
+        AdamW([weights], **settings)
+    with pytest.raises(ValueError, match=message):
+        AdamW([{"params": [weights], **settings}])
+
+
+def test_a_state_of_torchs_optimizer_goes_on():
+    pairs = []
+    for optimizer in (torch.optim.AdamW, AdamW):
+        weights = nn.Parameter(torch.tensor([1.0, -2.0]))
+        pairs.append((weights, optimizer([weights], lr=0.1, eps=1e-12)))
+    (theirs, before), (ours, after) = pairs
+    theirs.grad = torch.tensor([0.3, -0.2])
+    before.step()
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    ours.data.copy_(theirs.data)
+    for weights, optimizer in pairs:
+        weights.grad = torch.tensor([-0.1, 0.4])
+        optimizer.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=0)  # the decay comes after the step, theirs before
+    with pytest.raises(ValueError, match="amsgrad or maximize"):
+        after.load_state_dict(torch.optim.AdamW([nn.Parameter(torch.zeros(2))], amsgrad=True).state_dict())
 
 
 def learning_rates(name: str, total_steps: int, warmup: float) -> list[list[float]]:

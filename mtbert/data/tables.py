@@ -108,7 +108,7 @@ def _lines_of_texts(file: str | Path) -> tuple[Path, list[str]]:
     if str(file) not in STDIN:
         return Path(file), read_lines(Path(file))
     path = Path("stdin")
-    content = sys.stdin.buffer.read()
+    content = sys.stdin.buffer.read() if sys.stdin else b""  # None where it was closed
     if not content.strip():
         raise DataError("nothing is piped in")
     return path, decode(content, path)

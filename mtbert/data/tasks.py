@@ -19,6 +19,7 @@ MTBERT_TASKS names:
 With `files: topics.csv` and `dev_share: 0.1` one file has train and dev.
 """
 
+import math
 import reprlib
 from collections import Counter, UserDict
 from collections.abc import Iterable
@@ -140,6 +141,8 @@ class Task(BaseModel):
             raise ValueError(f"label_range: is {self.label_range}; classes are 0 to {self.num_classes - 1}")
         if taken := ", ".join(name for name in self.sentence_columns if name in COLUMNS):
             raise ValueError(f"sentence_columns: {taken} has a meaning in mtbert; rename the column")
+        if taken := ", ".join(f"p_{name}" for name in self.names if f"p_{name}" in self.sentence_columns):
+            raise ValueError(f"sentence_columns: {taken} is the column of a class's probability; rename the column")
         if twice := _twice(self.columns):
             raise ValueError(f"columns: {twice} is given twice among those of sentences, label and id")
         if self.label_column == "id" or self.id_column == "label":
@@ -148,13 +151,16 @@ class Task(BaseModel):
             raise ValueError(f"class_names: {twice} is given twice")
         if odd := [name for name in self.class_names if CONTROL.search(name)]:
             raise ValueError(f"class_names: {odd[0]!r} has a control character")
+        if odd := [name for name in self.class_names if name != name.strip()]:
+            raise ValueError(f"class_names: {odd[0]!r} begins or ends with a space; labels are read without")
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in (known := (*metrics_for(self.kind, self.num_classes), *OWN_METRICS)):
             own = "for one of your own, import the file that registers it"
             raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}; {own}")
-        if not self.label_range[0] < self.label_range[1]:
-            raise ValueError(f"label_range: {self.label_range} is empty")
+        low, high = self.label_range
+        if not 0 < high - low < math.inf:
+            raise ValueError(f"label_range: {self.label_range} is empty or endless")
         return self
 
     @property

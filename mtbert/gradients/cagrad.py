@@ -45,7 +45,7 @@ def cagrad(G: Tensor, *, c: float = 0.4) -> Tensor:
     Nothing in it is random. Raises ValueError for another shape, another c than in [0, 1), or a gradient that is not
     finite.
     """
-    check_matrix("G", G)
+    check_matrix("G", G, least=1)
     weights = cagrad_weights(gram_matrix(G), c=c)
     return combine(weights, G)
 

@@ -34,11 +34,11 @@ def gem(g: Tensor, M: Tensor, *, margin: float = 0.0) -> tuple[Tensor, Tensor]:
     """The projected gradient g~ = M'v + g (P,), and v (K,), float64 on the CPU: 0 where a memory took no part.
 
     g (P,) is the step's gradient, M (K, P) one gradient for each memory. v minimises 1/2 v'(MM' + eps I)v + (Mg)'v
-    subject to v >= margin, so that g~ . m_k >= 0 for every k, which is verified to 1e-6 |g~| |m_k|, rounding
-    included. With margin 0, g~ is the vector closest to g that meets the constraints, and g itself where g does; a
-    margin acts in every step, also where the authors' code, which asks for a violation first, would not. eps is
-    relative to the gradients: only eigenvalues of MM', its rows scaled to length 1, below 1e-13 are lifted. Memories
-    that are zero are left out.
+    subject to v >= margin, so that g~ . m_k >= 0 for every k, which is verified to 1e-6 |g~| |m_k|, rounding included,
+    and in half precision to the rounding of the type. With margin 0, g~ is the vector closest to g that meets the
+    constraints, and g itself where g does; a margin acts in every step, also where the authors' code, which asks for a
+    violation first, would not. eps is relative to the gradients: only eigenvalues of MM', its rows scaled to length 1,
+    below 1e-13 are lifted. Memories that are zero are left out.
 
     Where no v is found, g~ is 0, which meets every constraint, and v is nan; a warning is logged. Raises ValueError for
     other shapes, a negative margin or a gradient that is not finite.
@@ -82,6 +82,7 @@ def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor
     A = A / lengths[:, None] / lengths  # Gram matrix of the m_k / |m_k|
     scale = max(g_norm, margin * lengths.max())
     b = gram[0, 1:][kept] / lengths / scale  # their products with g / scale
+    feasible = max(FEASIBLE, torch.finfo(g.dtype).eps)  # half precision rounds more
     projected = g
     v = np.zeros(len(M))
     for _ in range(ATTEMPTS):
@@ -98,7 +99,7 @@ def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor
         products, norm = _products(projected, M, gram, v, summands)
         if norm <= ROUNDING * summands:
             return torch.zeros_like(g), v
-        if (products >= -FEASIBLE * norm * m_norms).all():
+        if (products >= -feasible * norm * m_norms).all():
             return projected, v
         if not math.isfinite(norm):
             return None
@@ -173,9 +174,9 @@ def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
 def broken_constraints(step: Tensor, M: Tensor) -> int:
     """The number of memories whose loss a step of the weights (P,) raises to first order; M (K, P): their gradients.
 
-    Counted is step . m_k > 1e-4 |step| |m_k|: less may be the rounding of float32 weights.
+    Counted is step . m_k > 1e-4 |step| |m_k|: less may be the rounding of float32 weights. A step of nan raises all.
     """
     gram = gram_matrix(step[None], M).cpu().numpy()
     norms = np.sqrt(gram.diagonal())
-    is_raised = gram[0, 1:] > 1e-4 * norms[0] * norms[1:]
-    return int(is_raised.sum())
+    is_kept = gram[0, 1:] <= 1e-4 * norms[0] * norms[1:]  # False for nan
+    return int((~is_kept).sum())

@@ -104,13 +104,16 @@ def combine(weights: Tensor | ndarray, *parts: Tensor) -> Tensor:
     return total
 
 
-def check_matrix(name: str, matrix: Tensor) -> None:
-    """Raises ValueError for anything but a matrix of floats."""
-    if matrix.ndim != 2 or not matrix.is_floating_point():
-        raise ValueError(f"{name} is one gradient a row, (rows, P), of floats; got {describe(matrix)}")
+def check_matrix(name: str, matrix: Tensor, least: int = 0) -> None:
+    """Raises ValueError for anything but a matrix of floats, a tensor with so many rows or more."""
+    is_matrix = isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.is_floating_point()
+    if not is_matrix or len(matrix) < least:
+        raise ValueError(f"{name} is one gradient a row, a tensor (rows, P) of floats; got {describe(matrix)}")
 
 
 def describe(tensor: Tensor) -> str:
+    if not isinstance(tensor, Tensor):
+        return f"a {type(tensor).__name__}"
     return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
 

@@ -40,6 +40,6 @@ def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
     the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or, on a CPU, a
     gradient that is not finite.
     """
-    check_matrix("G", G)
+    check_matrix("G", G, least=1)
     weights = pcgrad_weights(gram_matrix(G), generator)
     return combine(weights, G)

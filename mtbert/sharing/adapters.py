@@ -62,8 +62,8 @@ class PAL(Adapter):
         d = encoder.hidden_size
         L = encoder.num_hidden_layers
         s = sizes.size
-        if sizes.heads > s:
-            raise ValueError(f"a PAL of size {s} has no room for {sizes.heads} heads")
+        if not 1 <= sizes.heads <= s:
+            raise ValueError(f"a PAL of size {s} has 1 to {s} heads, not {sizes.heads}")
         a = s - s % sizes.heads
         small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
         self.encode = Linear(d, s)  # V_E

@@ -139,6 +139,8 @@ def _expand(text: str, num_layers: int | None) -> str:
     if shared == 0:
         raise PlanError(f"{name}: a hybrid shares one layer or more; 3-bert shares none")
     total = num_layers or shared + 1
+    if total == 1:
+        raise PlanError(f"{name}: an encoder of one layer has no hybrid; 1-bert shares the layer, 3-bert does not")
     if shared >= total:
         raise PlanError(f"{name}: shares {shared} layers; an encoder of {total} layers can share 1 to {total - 1}")
     return f"S{shared} I{total - shared}"

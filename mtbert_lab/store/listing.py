@@ -1,6 +1,7 @@
 """Find stored runs by the start of their id or by their name in a grid, and list them."""
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ def find_run(text: str, data: str | Path | None = None) -> str:
     ids |= {path.parent.name for path in model_folder("").glob("*/run_config.json")}
     if named := IN_GRID.fullmatch(text):
         file, name, _ = named.groups()
-        remedy = f"`mtbert train {file} --only {name!r}` trains it"
+        remedy = f"`mtbert train {shlex.quote(file)} --only {shlex.quote(name)}` trains it"
         found = []
         for config in named_runs(text):
             own = sorted(run_id for run_id in ids if run_id.startswith(f"{config.digest}-"))

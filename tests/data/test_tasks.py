@@ -570,6 +570,13 @@ def test_a_checkout_has_a_folder_for_tasks(folder, monkeypatch):
             ("[headline]", f"[{name}]", f"sentence_columns: {name} has a meaning")
             for name in ("id", "predicted", "confidence")
         ),
+        (
+            "kind: classes\nclass_names: [sport, weather, science]",
+            "kind: regression\nlabel_range: [-1.0e308, 1.0e308]",
+            "label_range: .* is empty or endless",
+        ),
+        ("[sport, weather, science]", "[sport, ' weather']", "class_names: ' weather' begins or ends with a space"),
+        ("[headline]", "[p_sport]", "sentence_columns: p_sport is the column of a class's probability"),
         ("[headline]", "[headline, headline]", "columns: headline is given twice"),
         ("[headline]", "[topic]", "columns: topic is given twice"),
         ("id_column: null", "id_column: topic", "columns: topic is given twice"),

@@ -419,6 +419,23 @@ def test_a_step_breaks_the_constraints_of_the_losses_that_it_raises():
     assert broken_constraints(torch.tensor([3.0, 0.0001]), M) == 1
     assert broken_constraints(torch.tensor([0.0, -1.0]), M) == 0
     assert broken_constraints(torch.zeros(2), M) == 0
+    assert broken_constraints(torch.full((2,), math.nan), M) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gem_projects_in_half_precision(dtype):
+    for seed in range(20):
+        g, M = (torch.randn(*shape, generator=seeded(seed)).to(dtype) for shape in ((1000,), (2, 1000)))
+        projected = gem_project(g, M).double()
+        lengths = projected.norm() * M.double().norm(dim=1)
+        assert lengths.all() and (M.double() @ projected >= -torch.finfo(dtype).eps * lengths).all()
+
+
+@pytest.mark.parametrize("combined", [pcgrad, cagrad])
+@pytest.mark.parametrize("G, got", [([[1.0, 2.0]], "a list"), (torch.zeros(0, 4), r"\(0, 4\)")])
+def test_what_is_no_matrix_of_gradients_is_named(combined, G, got):
+    with pytest.raises(ValueError, match=f"a tensor .* of floats; got {got}"):
+        combined(G)
 
 
 def test_flat_gradients_there_and_back():

@@ -443,6 +443,15 @@ def test_predict_at_a_terminal_says_what_may_be_given(monkeypatch, capsys):
     assert "nothing to predict; give --text, --file or --out, or pipe texts in\n" in capsys.readouterr().err
 
 
+def test_closed_streams_end_no_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mtbert", "predict", "0123"])
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2 and "nothing to predict" in capsys.readouterr().err
+
+
 def test_predict_shows_the_probabilities_of_all_classes(stored):
     found = piped("a dull day\na bright day\n", stored, "--task", "sst", "--probabilities")
     probabilities = found[[f"p_{label}" for label in range(5)]].to_numpy()

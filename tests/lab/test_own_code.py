@@ -90,7 +90,8 @@ def test_a_file_is_run_once_however_it_is_named(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "name, message", [("none.py", "no such file"), ("a b.py", "no Python"), ("json.py", "'json' already")]
+    "name, message",
+    [("none.py", "no such file"), ("a b.py", "no name of a Python module"), ("json.py", "'json' already")],
 )
 def test_a_file_that_cannot_be_imported_is_named(tmp_path, name, message):
     if name != "none.py":

@@ -85,6 +85,13 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     assert not any(run.is_stored for run in look_up(pairs))
 
 
+def test_a_damaged_run_is_not_taken_for_a_stored_one(tiny_config, course_data, run_of):
+    base = tiny_config.but(epochs=1, frozen=True)
+    (results_dir() / "runs" / run_of(base).run_id / "run.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"a: .*run\.json"):
+        look_up([("a", base)])
+
+
 def test_runs_that_could_not_start_are_named_with_all_their_errors(tiny_config, course_data, tmp_path):
     base = tiny_config.but(epochs=1)
     damaged = tmp_path / "damaged"

@@ -147,6 +147,11 @@ def test_a_hybrid_shares_a_layer(num_layers):
         SharingPlan.parse("hybrid-0", TASKS, num_layers)
 
 
+def test_one_layer_has_no_hybrid():
+    with pytest.raises(PlanError, match="hybrid-1: an encoder of one layer has no hybrid"):
+        SharingPlan.parse("hybrid-1", TASKS, 1)
+
+
 @pytest.mark.parametrize("tasks", [(), ("sst", "sst")])
 def test_tasks_are_different(tasks):
     with pytest.raises(PlanError, match="one or more different tasks"):
