@@ -28,6 +28,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Check datasets; download the 
 app.add_typer(data_app, name="data")
 
 DataDir = Annotated[Path | None, typer.Option("--data", help="folder of the course's CSV files")]
+ANOTHER = "name another folder"  # the remedy where a command names one
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 
 
@@ -231,10 +232,10 @@ def train(
     """
     import torch
 
-    from mtbert.paths import OTHER_CACHE, cache_dir
+    from mtbert.paths import cache_dir
     from mtbert.runtime import pick_device
     from mtbert_lab import sweep
-    from mtbert_lab.paths import OTHER_RESULTS, check_writable, results_dir
+    from mtbert_lab.paths import check_writable, results_dir
     from mtbert_lab.store import RUN_SIZE, read_grids
 
     pairs = read_grids(grids, only)
@@ -244,13 +245,13 @@ def train(
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, accept_rejects)
     if not dry_run:
-        check_writable(results_dir(), OTHER_RESULTS, RUN_SIZE)
+        check_writable(results_dir(), size=RUN_SIZE)
     place = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
     missing = [run for run in runs if not run.is_stored]
     at_once = max(1, min(workers, len(missing)))
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // at_once))
     if missing and not (dry_run or scheduler):
-        check_writable(cache_dir() / "models", OTHER_CACHE)
+        check_writable(cache_dir() / "models")
     # On one worker, or with a worker for each run, the order does not change when the last run ends.
     order_counts = len(missing) > 1 if scheduler else 1 < workers < len(missing)
     by_length = order_counts and not in_order
@@ -350,7 +351,7 @@ def predict(
     _check_options(text, file, out, table, id_column, probabilities)
     if out:
         find_run(run, data)  # a name that fits no run makes no folder
-        check_writable(out)
+        check_writable(out, ANOTHER)
     place = pick_device(device)
     model = load_model(run, train_missing, data, device).to(place)
     if out:
@@ -438,7 +439,7 @@ def export(
     from mtbert_lab.store import find_run, load_model, read_run, run_folder
 
     run_id = find_run(run, data)
-    check_writable(folder)
+    check_writable(folder, ANOTHER)
     model = load_model(run_id, train_missing, data, device)
     stored = run_folder(run_id)
     reader = export_with_card(model, task, folder, encoder_only, read_run(stored) if stored else None)
@@ -521,7 +522,7 @@ def report(
     if out is None and not Path.cwd().is_relative_to(REPOSITORY):
         out = Path.cwd()
     if out:
-        check_writable(out)
+        check_writable(out, ANOTHER)
     build_report(profile, only, data, force, workers, grid or (), out=out)
 
 

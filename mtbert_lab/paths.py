@@ -10,8 +10,7 @@ from pathlib import Path
 from mtbert.data import GET_DATA, DataError
 from mtbert.paths import REPOSITORY, FolderError, cache_dir, folder_of
 
-OTHER_RESULTS = "MTBERT_RESULTS names another folder"  # behind a message that the results store cannot be written
-OTHER_FIGURES = "MTBERT_FIGURES names another folder"
+OTHER_FOLDERS = "MTBERT_RESULTS names another folder for results, MTBERT_FIGURES for figures, MTBERT_CACHE for all else"
 SHARED = REPOSITORY.parent / "shared" / "data"  # next to the repository: where datasets are looked for last
 
 
@@ -68,7 +67,7 @@ def find_data(path: str | Path | None = None) -> Path | None:
     return SHARED if SHARED.is_dir() else None
 
 
-def check_writable(folder: Path, remedy: str = "name another folder", size: int = 0) -> None:
+def check_writable(folder: Path, remedy: str = OTHER_FOLDERS, size: int = 0) -> None:
     """Raises FolderError for a folder that cannot be made, or takes no file of so many bytes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

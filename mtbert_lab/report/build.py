@@ -285,7 +285,7 @@ def _train(pages: list[_Page], profile: str, workers: int) -> list[str]:
         if missing and profile == "gpu" and not torch.cuda.is_available():
             names = ", ".join(run.name for run in missing)[:200]
             raise ReportError(f"the gpu profile has runs to train, and no GPU is available here; not stored: {names}")
-        if profile != "demo" and 1 < workers < len(missing):  # else the order does not change when the last run ends
+        if profile != "demo":
             missing = sweep.longest_first(predict_runs(missing, pick_device(device).type, 1, data, with_memory=False))
         stored = [run for run in runs if run.is_stored]
         failed |= sweep.train_missing([*stored, *missing], workers, data=data, device=device)

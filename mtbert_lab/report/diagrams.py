@@ -9,7 +9,7 @@ from pathlib import Path
 
 from IPython.display import display
 
-from mtbert_lab.paths import OTHER_FIGURES, check_writable, figures_dir
+from mtbert_lab.paths import check_writable, figures_dir
 from mtbert_lab.report.plots import captioned
 
 SITE = Path(__file__).parent / "site"
@@ -22,7 +22,7 @@ def show(name: str, caption: str) -> None:
     pages that allow none, such as a notebook in JupyterLab that is not trusted.
     """
     svg = (SITE / f"{name}.svg").read_text(encoding="utf8")
-    check_writable(figures_dir(), OTHER_FIGURES)
+    check_writable(figures_dir())
     (figures_dir() / f"{name}.svg").write_text(svg, encoding="utf8")
     data = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     width, height, label = re.search(r'viewBox="0 0 (\d+) (\d+)".*aria-label="(.*?)"', svg).groups()

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
-from mtbert_lab.paths import OTHER_FIGURES, check_writable, figures_dir
+from mtbert_lab.paths import check_writable, figures_dir
 from mtbert_lab.report.words import TASK_LABELS
 
 # Okabe and Ito's palette: distinguishable in print and by colour-blind readers.
@@ -94,7 +94,7 @@ def save(figure: plt.Figure, name: str) -> str:
         figure.savefig(image, format="svg", metadata=nothing)
     text = image.getvalue().replace("</style>", f"{DARK}</style>", 1)
     path = figures_dir() / f"{name}.svg"
-    check_writable(path.parent, OTHER_FIGURES)
+    check_writable(path.parent)
     path.write_text(text, encoding="utf8")
     return text
 

@@ -9,7 +9,7 @@ import pandas as pd
 from mtbert.bert import CheckpointError
 from mtbert.data import DataError, load_table
 from mtbert.files import replacing
-from mtbert_lab.paths import OTHER_RESULTS, find_result
+from mtbert_lab.paths import OTHER_FOLDERS, find_result
 from mtbert_lab.store.examples import read_parquet
 from mtbert_lab.store.run import Run
 from mtbert_lab.store.runs import data_root
@@ -34,7 +34,7 @@ def cached_table(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame
             with replacing(path) as partial:
                 table.to_parquet(partial, compression="zstd", index=False)
         except OSError as error:
-            log.warning("%s cannot be written (%s); %s", path, error.strerror, OTHER_RESULTS)
+            log.warning("%s cannot be written (%s); %s", path, error.strerror, OTHER_FOLDERS)
     return table
 
 

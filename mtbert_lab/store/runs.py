@@ -20,7 +20,7 @@ from mtbert.paths import OTHER_CACHE
 from mtbert.runtime import environment, pick_device
 from mtbert.training import TrainedRun, load_corpus, metrics_of, score_rows, train
 from mtbert_lab.own_code import imported
-from mtbert_lab.paths import OTHER_RESULTS, check_writable, find_data, stores
+from mtbert_lab.paths import check_writable, find_data, stores
 from mtbert_lab.statistics import Scored, seed_mean
 from mtbert_lab.store.folders import read_run, run_folder, run_folders, write_run
 from mtbert_lab.store.models import has_model, model_folder, remove_checkpoints, run_lock, tell_limit
@@ -201,8 +201,8 @@ def train_once(
     """
     run_id = run_id_of(config, corpus)
     folder = model_folder(run_id)
-    check_writable(among[0], OTHER_RESULTS, RUN_SIZE)
-    check_writable(folder, OTHER_CACHE)
+    check_writable(among[0], size=RUN_SIZE)
+    check_writable(folder)
     with run_lock(run_id, wait):
         if is_done(run_id, among, again):  # another process may have trained it meanwhile
             return False

@@ -24,7 +24,7 @@ from mtbert.data import TASKS, Corpus, sealed_arrays
 from mtbert.files import is_sealed
 from mtbert.multitask import MultitaskBert
 from mtbert.training import mean_logits, task_rows
-from mtbert_lab.paths import OTHER_RESULTS
+from mtbert_lab.paths import OTHER_FOLDERS
 from mtbert_lab.store.models import model_folder, run_lock
 
 TEACHERS = "teachers"  # of a store
@@ -61,7 +61,7 @@ class TeacherOutputs:
             with run_lock(run_id) if teacher in missing else nullcontext():
                 for task, path in self._files(teacher).items():
                     compute = partial(_compute, load, task, corpus.train[task], device)
-                    [logits] = sealed_arrays(path, ("logits",), compute, OTHER_RESULTS)
+                    [logits] = sealed_arrays(path, ("logits",), compute, OTHER_FOLDERS)
                     outputs[teacher][task] = torch.from_numpy(logits)
         means = {}
         for task in self.student.tasks if teachers else ():

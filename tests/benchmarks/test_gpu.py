@@ -222,4 +222,4 @@ def test_a_block_takes_its_steps(short, encoder):
     assert len(taken) == 4 and contender.steps == 2
     contender.run(0)
     assert len(taken) == 6
-    assert contender.mib is None and contender.busy(1.0) is None
+    assert contender.busy(1.0) is None

@@ -87,7 +87,7 @@ def test_pal_is_its_definition(hidden, mask, size, heads):
 
 
 def test_more_heads_than_dimensions_are_named():
-    with pytest.raises(ValueError, match="a PAL of size 8 has no room for 12 heads"):
+    with pytest.raises(ValueError, match="a PAL of size 8 has 1 to 8 heads, not 12"):
         PAL(ENCODER, AdapterSizes(8, heads=12))
 
 

@@ -307,7 +307,7 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
         assert load_model(name).run_config == second.config
     for text, message in (
         (f"{grid}:half a run", f"fits 2 runs: {', '.join(sorted([first.run_id, second.run_id]))}; name one"),
-        (f"{grid}:other", "fits 0 runs; `mtbert train .*grid.yaml --only 'other'` trains it"),
+        (f"{grid}:other", "fits 0 runs; `mtbert train .*grid.yaml --only other` trains it"),
         (f"{grid}:other:9", "'other' has no seed 9; it has 1"),
         (f"{grid}:none", "has no run 'none'; it has half a run, other"),
         ("zz", "'zz' fits 0 runs; `mtbert runs` lists them"),
