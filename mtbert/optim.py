@@ -28,7 +28,6 @@ class AdamW(Optimizer):
     """
 
     # torch wraps these for its compiler, and the first call imports it, which takes a second.
-    add_param_group = unwrap(Optimizer.add_param_group)
     load_state_dict = unwrap(Optimizer.load_state_dict)
     state_dict = unwrap(Optimizer.state_dict)
     zero_grad = unwrap(Optimizer.zero_grad)
@@ -44,18 +43,22 @@ class AdamW(Optimizer):
     ) -> None:
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, correct_bias=correct_bias)
         super().__init__(params, defaults)
-        for group in self.param_groups:
-            _check(group)
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Raises ValueError for a hyper-parameter out of its range."""
+        unwrap(Optimizer.add_param_group)(self, param_group)
+        _check(self.param_groups[-1])
 
     def __setstate__(self, state: dict) -> None:
         """Also for a state of torch.optim.AdamW, which always corrects the bias and counts steps in tensors."""
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("correct_bias", True)
+        for group in state["param_groups"]:
             if group.get("amsgrad") or group.get("maximize"):
                 raise ValueError("the state is of an AdamW with amsgrad or maximize, which this one does not have")
-        for moments in self.state.values():
+            group.setdefault("correct_bias", True)
+            _check(group)
+        for moments in state["state"].values():
             moments["step"] = int(moments["step"])
+        super().__setstate__(state)
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):

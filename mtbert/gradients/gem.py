@@ -24,7 +24,7 @@ ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often i
 
 def _check_gradient(g: Tensor, M: Tensor) -> None:
     check_matrix("M", M)
-    is_alike = g.dtype == M.dtype and g.device == M.device
+    is_alike = isinstance(g, Tensor) and g.dtype == M.dtype and g.device == M.device
     if not is_alike or g.shape != M.shape[1:]:
         raise ValueError(f"g is (P,) where M is (K, P), like it; got g {describe(g)}, M {describe(M)}")
 

@@ -108,7 +108,8 @@ def check_matrix(name: str, matrix: Tensor, least: int = 0) -> None:
     """Raises ValueError for anything but a matrix of floats, a tensor with so many rows or more."""
     is_matrix = isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.is_floating_point()
     if not is_matrix or len(matrix) < least:
-        raise ValueError(f"{name} is one gradient a row, a tensor (rows, P) of floats; got {describe(matrix)}")
+        rows = f"{least} row or more" if least else "rows"
+        raise ValueError(f"{name} is one gradient a row, a tensor ({rows}, P) of floats; got {describe(matrix)}")
 
 
 def describe(tensor: Tensor) -> str:

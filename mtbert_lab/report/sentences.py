@@ -56,7 +56,7 @@ def tell(sentence: str, **places: Any) -> str:
     try:
         text = sentence.format(**places)
     except KeyError as error:  # `told` takes a KeyError for runs that are not stored
-        raise ValueError(f"no place {error} is given for: {sentence}") from error
+        raise ValueError(f"{error} is not among the places given for: {sentence}") from error
     wrong = [
         f"{name} is {said(place.row)}, not {place.verdict}"
         for name, place in judged.items()

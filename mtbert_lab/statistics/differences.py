@@ -15,6 +15,7 @@ from mtbert_lab.statistics.variances import QUANTILES, SEEDS, Prior, Side, chi2_
 
 LEVEL = 0.05
 PAIRED_SEEDS = 6  # of a method and of none, for a verdict on forgetting
+UNKNOWN = np.full(1, np.nan)  # the variance of one seed or one pair
 
 
 def count_seeds(n: int) -> str:
@@ -151,9 +152,6 @@ def difference(
         of_examples=of_examples,
         sides=tuple(sides),
     )
-
-
-UNKNOWN = np.full(1, np.nan)  # the variance of one seed or one pair
 
 
 def _rounded(value: float) -> float:

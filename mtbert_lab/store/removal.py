@@ -67,7 +67,7 @@ def remove_unused(days: float) -> tuple[int, float]:
     return count, freed / 1e6
 
 
-def clear_models(limit: int) -> dict[str, int]:
+def clear_models(limit: float) -> dict[str, int]:
     """Remove models of stored runs, the oldest first, until the cache has at most `limit` bytes; run id -> its bytes.
 
     A model stays if its run could not be trained again: if it is not stored, its code or encoder has changed, or the

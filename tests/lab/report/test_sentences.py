@@ -56,7 +56,7 @@ def test_a_difference_without_an_order_is_told_with_its_direction(plans):
 
 def test_a_misspelt_place_or_format_is_an_error(plans):
     worse = place(plans, "hybrid-1", "worse")
-    with pytest.raises(ValueError, match=r"no place 'lost' is given for: It loses \{lost\}"):
+    with pytest.raises(ValueError, match=r"'lost' is not among the places given for: It loses \{lost\}"):
         tell("It loses {lost}.", loses=worse)
     with pytest.raises(ValueError, match="'mor' is no format of a place"):
         tell("It scores {one:mor}.", one=worse)
