@@ -46,8 +46,8 @@ class AdamW(Optimizer):
 
     def add_param_group(self, param_group: dict) -> None:
         """Raises ValueError for a hyper-parameter out of its range."""
+        _check(self.defaults | param_group)
         unwrap(Optimizer.add_param_group)(self, param_group)
-        _check(self.param_groups[-1])
 
     def __setstate__(self, state: dict) -> None:
         """Also for a state of torch.optim.AdamW, which always corrects the bias and counts steps in tensors."""

@@ -268,6 +268,11 @@ def test_digest_ignores_order_and_spelled_out_defaults():
     assert RunConfig.from_params({**params, "learning_rate": "1e-3"}).digest == config.digest
 
 
+def test_a_plan_has_the_layers_of_the_encoder():
+    with pytest.raises(ConfigError, match="plan: hybrid-3: shares 3 layers; an encoder of 3 layers can share 1 to 2"):
+        RunConfig.from_params({"layers": 3, "plan": "hybrid-3"})
+
+
 def test_digests_never_change():
     """Stored runs are found by them."""
     assert RunConfig().digest == "44136fa355"

@@ -166,6 +166,10 @@ def test_hyper_parameters_out_of_range_are_named(settings, message):
         AdamW([weights], **settings)
     with pytest.raises(ValueError, match=message):
         AdamW([{"params": [weights], **settings}])
+    optimizer = AdamW([nn.Parameter(torch.zeros(1))])
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group({"params": [weights], **settings})
+    assert len(optimizer.param_groups) == 1
 
 
 def test_a_state_of_torchs_optimizer_goes_on():

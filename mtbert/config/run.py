@@ -267,14 +267,12 @@ class RunConfig(BaseModel):
         return "frozen" if self.frozen else self.plan
 
     @property
-    def parsed_plan(self) -> SharingPlan:
-        """The sharing plan of the scored tasks, for as many layers as it names; PlanError if it cannot be read."""
-        return SharingPlan.parse(self.plan_text, self.scored)
-
-    @property
     def used_levels(self) -> dict[str, Level]:
-        """Name -> level of `parsed_plan`, without a pooler that nothing reads, as `pooling` is another."""
-        levels = self.parsed_plan.levels
+        """Name -> level of the plan of the scored tasks, without a pooler that nothing reads, as `pooling` is another.
+
+        Without `layers` the plan has as many as it names. Raises PlanError if it cannot be read.
+        """
+        levels = SharingPlan.parse(self.plan_text, self.scored, self.layers).levels
         if self.pooling != "pooler":
             del levels["pooler"]
         return levels

@@ -182,12 +182,10 @@ class TokenizedTable:
         longer one, and to b where they are equal, as in transformers.
         """
         room = self.max_length - 2 - len(self.between)
-        shorter = np.minimum(np.minimum(first, second), room // 2)
-        is_cut = first + second > room
-        kept_first = np.where(first > second, room - shorter, shorter)
-        kept_first = np.where(is_cut, kept_first, first)
-        kept_second = np.where(is_cut, room - kept_first, second)
-        return kept_first, kept_second
+        of_shorter = np.minimum(np.minimum(first, second), room // 2)
+        of_longer = np.minimum(np.maximum(first, second), room - of_shorter)
+        is_longer = first > second
+        return np.where(is_longer, of_longer, of_shorter), np.where(is_longer, of_shorter, of_longer)
 
 
 def _copy_tokens(column: Ragged, to: ndarray, starts: ndarray, counts: ndarray) -> None:

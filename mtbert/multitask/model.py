@@ -183,13 +183,12 @@ class MultitaskBert(nn.Module):
 
     def shared_parameters(self) -> dict[str, Tensor]:
         """The parameters that more than one of the training tasks trains, by their names in this module."""
-        trained = set(self.run_config.tasks)
         shared: set[nn.Parameter] = set()
         for name, copies in self.encoder.levels().items():
             if name == "pooler" and self.run_config.pooling != "pooler":
                 continue
-            for group, module in copies.by_group.items():
-                if len(trained.intersection(group)) > 1:
+            for users, module in copies.used_by(self.run_config.tasks).items():
+                if len(users) > 1:
                     shared.update(module.parameters())
         parameters = {name: p for name, p in self.named_parameters() if p.requires_grad and p in shared}
         for name, p in self.heads.shared_parameters().items():
@@ -198,22 +197,20 @@ class MultitaskBert(nn.Module):
 
     def own_weights(self, task: str) -> set[str]:
         """Names in the `state_dict` that one task alone trains: its copies of levels, its adapter and its head."""
-        trained = set(self.run_config.tasks)
         own: set[nn.Parameter] = set()
         for copies in self.encoder.levels().values():
-            for group, module in copies.by_group.items():
-                if trained.intersection(group) == {task}:
+            for users, module in copies.used_by(self.run_config.tasks).items():
+                if users == (task,):
                     own.update(module.parameters())
         parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}.")
         return {name for name, p in self.named_parameters() if p in own or f"{name}.".startswith(parts)}
 
     def individual_copies(self) -> list[list[nn.Module]]:
         """The training tasks' copies of every individual level, for soft sharing."""
-        trained = self.run_config.tasks
         levels = []
         for copies in self.encoder.levels().values():
             if copies.level.mode == "I":
-                levels.append([module for (task,), module in copies.by_group.items() if task in trained])
+                levels.append(list(copies.used_by(self.run_config.tasks).values()))
         return levels
 
     def table(self) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from mtbert.gradients import (
     WEIGHTS,
     EpisodicMemory,
     FlatGradients,
+    GradientError,
     broken_constraints,
     check_finite,
     combine,
@@ -181,7 +182,8 @@ class Trainer:
         The tasks' own parameters keep their own gradient.
         """
         config = self.config
-        constraints = self._memory_gradients(number, rows) if config.gradients in PROJECTIONS else None
+        remembered = self._remembered(number, rows)
+        constraints = self._extra_gradients(number, remembered) if remembered else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
         is_read = not self.is_on_gpu or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
         if is_read and not _are_finite(losses):
@@ -199,7 +201,7 @@ class Trainer:
         else:
             g = G.sum(0) if len(G) > 1 else G[0]
         if constraints is not None:
-            g, used = self._projected(g, used, *constraints)
+            g, used = self._projected(g, used, list(remembered), *constraints)
         self.shared.put(g, used)
         return losses
 
@@ -221,28 +223,36 @@ class Trainer:
         losses = self._backward(number, rows, length)
         return losses, self.shared.take(flat)
 
-    def _projected(self, g: Tensor, used: Tensor, M: Tensor, memory_used: Tensor) -> tuple[Tensor, Tensor]:
+    def _projected(
+        self, g: Tensor, used: Tensor, remembered: list[str], M: Tensor, memory_used: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool.
+
+        remembered: the tasks of M.
 
         Notes M, and whether it changed g, for `update` to count what the step breaks.
         """
         config = self.config
-        g, v = PROJECTIONS[config.gradients](g, M, **config.gradient_options)
+        try:
+            g, v = PROJECTIONS[config.gradients](g, M, **config.gradient_options)
+        except GradientError:
+            check_finite(gram_matrix(g[None], M), ["this step", *(f"the memory of {task}" for task in remembered)])
+            raise
         is_active = v != 0
         self.M = M
         self.is_projected = bool(is_active.any())
         return g, used | memory_used[is_active].any(0)
 
-    def _memory_gradients(self, number: int, rows: Rows) -> tuple[Tensor, Tensor] | None:
-        """Gradients on the memories (K, P) and which parameters each used: of every task but the one that trains alone.
+    def _remembered(self, number: int, rows: Rows) -> Rows:
+        """Rows of the memories that constrain a step: of every task but the one that trains alone.
 
-        In a unified step every task's memory is a constraint. None where there is no memory yet.
+        In a unified step every task's memory is a constraint. Empty where there is no memory yet.
         """
         remembered = {}
         for task in self.memory.tasks:
             if set(rows) != {task}:
                 remembered[task] = self.memory.sample(task, self.config.memory_batch, number)
-        return self._extra_gradients(number, remembered) if remembered else None
+        return remembered
 
     def _extra_gradients(self, number: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """The tasks' gradients (T, P) and uses, as `_by_task` gives them, without a trace in `.grad`."""

@@ -21,15 +21,8 @@ Losses = dict[str, float]  # task -> mean loss, before weighting; of a step on a
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
     """Batches of one pass over each task, for tasks of these sizes (examples)."""
-    batch_sizes = _batch_sizes(config, len(sizes))
+    batch_sizes = config.batch_sizes.values()
     return [math.ceil(size / batch_size) for size, batch_size in zip(sizes, batch_sizes, strict=True)]
-
-
-def _batch_sizes(config: RunConfig, n: int) -> list[int]:
-    """Examples of a batch of each of n tasks; they need not be the configuration's where it has one number for all."""
-    if isinstance(config.batch_size, dict):
-        return list(config.batch_sizes.values())
-    return [config.batch_size] * n
 
 
 def steps_per_epoch(config: RunConfig, sizes: Sequence[int]) -> int:
@@ -77,10 +70,9 @@ def training_steps(config: RunConfig, lengths: dict[str, ndarray]) -> Iterator[R
     """
     tasks = tuple(lengths)
     sizes = [len(lengths[task]) for task in tasks]
-    batch_sizes = _batch_sizes(config, len(tasks))
     passes = {}
-    for task, batch_size in zip(tasks, batch_sizes, strict=True):
-        passes[task] = _passes(lengths[task], batch_size, config.seed)
+    for task in tasks:
+        passes[task] = _passes(lengths[task], config.batch_sizes[task], config.seed)
     for epoch in range(config.epochs):
         if config.scheme == "unified":
             for _ in range(steps_per_epoch(config, sizes)):

@@ -193,7 +193,7 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
             calls.append(1)
         return value * (math.nan if task.name == "quora" and len(calls) == 2 and not memories else 1)
 
-    memories, real_memories = [], trainer.Trainer._memory_gradients
+    memories, real_memories = [], trainer.Trainer._extra_gradients
 
     def of_memory(self, *args):
         memories.append(1)
@@ -202,7 +202,7 @@ def test_a_loss_that_is_not_finite_names_its_task(run, config, course_folder, mo
         return result
 
     monkeypatch.setattr(distillation, "task_loss", loss)
-    monkeypatch.setattr(trainer.Trainer, "_memory_gradients", of_memory)
+    monkeypatch.setattr(trainer.Trainer, "_extra_gradients", of_memory)
     config = config.but(**fields)
     with pytest.raises(TrainingError) as error:
         run(config)
@@ -247,6 +247,8 @@ def test_a_gradient_that_is_not_finite_ends_the_run(run, config, monkeypatch):
     monkeypatch.setattr(trainer.Trainer, "_backward", broken)
     with pytest.raises(TrainingError, match=r"step 3: gradients must be finite.*: sst\b.*max_grad_norm may help"):
         run(config.but(scheme="unified", gradients="pcgrad"))
+    with pytest.raises(TrainingError, match=r"step 3: gradients must be finite.*: this step, the memory of sst\b"):
+        run(config.but(scheme="unified", gradients="gem"))
 
 
 @pytest.mark.parametrize("fields", [dict(), dict(scheme="in_turn"), dict(scheme="unified"), dict(gradients="gem")])
