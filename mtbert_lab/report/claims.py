@@ -26,7 +26,7 @@ from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
 from mtbert.strict_yaml import read_yaml
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.arithmetic import evaluate, half_digit, range_by_rounding
-from mtbert_lab.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, score_points, trained_by
+from mtbert_lab.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, train_gap, trained_by
 from mtbert_lab.statistics import (
     CONTRADICTED,
     MEAN_MARGIN,
@@ -231,12 +231,6 @@ def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]]
     return Compared(claimed, found, COST_MARGIN, ratio)
 
 
-def _gap(run: Run, task: str) -> float:
-    """Score on training rows minus that on dev, at the last step."""
-    points = score_points(run).loc[task]
-    return points["train"] - points["dev"]
-
-
 def _loss(run: Run, what: int | str) -> float:
     """Training loss of all tasks around a step, or of one: 'sts at 1200'."""
     task, _, step = str(what).rpartition(" at ")
@@ -329,7 +323,7 @@ def _names(grids: Grids) -> dict[str, Any]:
 
 
 # checks of two runs by a number that every seed has
-BY_SEED = {"gap": _gap, "loss": _loss, "extremes": _extremes, "unsteadiness": _unsteadiness}
+BY_SEED = {"gap": train_gap, "loss": _loss, "extremes": _extremes, "unsteadiness": _unsteadiness}
 WITH_MARGIN = ("difference", "gap", "extremes")  # of the checks of two runs but costs, which have COST_MARGIN
 CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what is `compared` for a verdict
     "arithmetic": _check_arithmetic,

@@ -22,6 +22,7 @@ from matplotlib.transforms import Bbox
 
 from mtbert_lab.paths import check_writable, figures_dir
 from mtbert_lab.report.words import TASK_LABELS
+from mtbert_lab.statistics import TOO_FEW
 
 # Okabe and Ito's palette: distinguishable in print and by colour-blind readers.
 BLUE = "#0072B2"
@@ -64,7 +65,7 @@ HATCHES = {  # for those who see grey
     "frozen": "---",
     "temporary": "---",
     "cannot be checked": "---",
-    "too few runs to tell": "xxx",
+    TOO_FEW: "xxx",
     "individual": "///",
     "task gradients": "///",
     "not comparable": "///",

@@ -41,6 +41,7 @@ from mtbert_lab.report.tables.scores import (
     read_baselines,
     score_points,
     shown,
+    train_gap,
 )
 from mtbert_lab.report.tables.sequences import (
     forgetting,
@@ -82,6 +83,7 @@ __all__ = [
     "shown",
     "signed",
     "times_as_long",
+    "train_gap",
     "trained_by",
     "unsigned",
     "varied",

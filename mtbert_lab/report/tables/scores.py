@@ -40,6 +40,12 @@ def score_points(run: Run) -> pd.DataFrame:
     return points
 
 
+def train_gap(run: Run, task: str) -> float:
+    """Score on training rows minus that on dev, at the last step; far above 0 where the run overfits."""
+    points = score_points(run).loc[task]
+    return points["train"] - points["dev"]
+
+
 def score_row(runs: list[Run]) -> dict[str, str]:
     """The row of `Comparison.scores` of a configuration's seeds."""
     points = pd.concat([score_points(run) for run in runs])
