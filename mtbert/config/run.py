@@ -26,12 +26,13 @@ from mtbert.config.values import (
     Dropout,
     EncoderName,
     Factor,
+    FactorByTask,
     Factors,
     Names,
     PlanText,
     Real,
     Size,
-    TaskName,
+    SizeByTask,
     Tasks,
     one_of,
 )
@@ -161,12 +162,12 @@ class RunConfig(BaseModel):
     steps_per_epoch: int | None = Field(
         default=None, ge=1, le=10**7, description="none: as many batches as the datasets hold"
     )
-    batch_size: Size | dict[TaskName, Size] = Field(
+    batch_size: SizeByTask = Field(
         default=32, description="examples of a step, of each task in a unified one; or a number for each task"
     )
     accumulation: Size = Field(default=1, description="parts that a batch is computed in, to save memory")
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast, weights stay fp32")
-    r_drop: Factor | dict[TaskName, Factor] = Field(
+    r_drop: FactorByTask = Field(
         default=0.0,
         description="weight of the divergence between two passes with other dropout masks; or a weight for each task",
     )
@@ -449,4 +450,5 @@ def _explain(problem: dict) -> str:
     if problem["type"] == "value_error":
         message = problem["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if problem["loc"] else message  # a check of several fields names them itself
-    return f"{key}: {problem['msg']}, got {reprlib.repr(problem['input'])}"
+    tasks = [part for part in problem["loc"] if part in TASKS]  # of a value for each task
+    return f"{', '.join([key, *tasks])}: {problem['msg']}, got {reprlib.repr(problem['input'])}"

@@ -5,7 +5,7 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from mtbert.data import TASKS
 from mtbert.gradients import PROJECTIONS, WEIGHTS
@@ -70,3 +70,9 @@ Factor = Annotated[Real, Field(ge=0, le=1e6)]
 Factors = Annotated[tuple[Annotated[Factor, Field(gt=0)], ...], BeforeValidator(_sequence)]
 Size = Annotated[int, Field(ge=1, le=2**16)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
+
+ONE = "one"
+BY_TASK = "by task"
+FORM = Discriminator(lambda value: BY_TASK if isinstance(value, dict) else ONE)  # an error is about the form given
+SizeByTask = Annotated[Annotated[Size, Tag(ONE)] | Annotated[dict[TaskName, Size], Tag(BY_TASK)], FORM]
+FactorByTask = Annotated[Annotated[Factor, Tag(ONE)] | Annotated[dict[TaskName, Factor], Tag(BY_TASK)], FORM]

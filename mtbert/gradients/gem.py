@@ -17,7 +17,6 @@ from mtbert.gradients.gram import check_finite, check_matrix, combine, describe,
 log = logging.getLogger(__name__)
 EPS = 1e-13  # smallest eigenvalue in GEM's dual, of MM' with rows of length 1: below are angles of 3e-7, rounding
 FEASIBLE = 5e-7  # g~ . m_k >= -FEASIBLE |g~| |m_k| is accepted as 0; a caller may rely on 1e-6
-CANCELLED = 1e-4  # a g~ shorter than this fraction of its summands is measured; else its Gram matrix tells enough
 ROUNDING = 1e-13  # a g~ shorter than this fraction of its summands is their rounding error, so 0
 ATTEMPTS = 4  # a g~ that violates a constraint is projected again, this often in all
 
@@ -96,7 +95,7 @@ def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor
         v += added
         projected = combine(np.append(1, added), projected[None], M)
         summands = g_norm + v @ m_norms
-        products, norm = _products(projected, M, gram, v, summands)
+        products, norm = _measured(projected, M)
         if norm <= ROUNDING * summands:
             return torch.zeros_like(g), v
         if (products >= -feasible * norm * m_norms).all():
@@ -108,21 +107,6 @@ def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor
         margin = 0.0
         scale = norm
     return None
-
-
-def _products(projected: Tensor, M: Tensor, gram: ndarray, v: ndarray, summands: float) -> tuple[ndarray, float]:
-    """Products (K,) of g~ = M'v + g with the memories, and its norm, from the Gram matrix where rounding cannot matter.
-
-    summands: the sum of the lengths of the vectors that g~ is the sum of.
-    """
-    weights = np.append(1, v)
-    products = gram @ weights  # of g~ with g and the memories
-    norm = math.sqrt(max(weights @ products, 0))
-    dtype = torch.finfo(projected.dtype)
-    shortest = max(CANCELLED * summands, dtype.tiny * len(projected))
-    if norm < shortest or dtype.eps > FEASIBLE:
-        return _measured(projected, M)
-    return products[1:], norm
 
 
 def _measured(g: Tensor, M: Tensor) -> tuple[ndarray, float]:
