@@ -24,7 +24,6 @@ from mtbert_lab.statistics import Estimate, Resamples
 from mtbert_lab.store import Run, cached_table, data_root, dev_table, load_model
 
 AT_ONCE = 16  # rows in one pass of a mean gradient
-PARTS = 5  # groups of examples by cosine
 
 
 def conflicts(
@@ -105,7 +104,6 @@ class ConflictEffect:
     correlation: Estimate
     at_equal_labels: Estimate  # the same among examples with the same label
     in_conflict: Estimate  # share of the examples with a cosine below 0
-    parts: pd.DataFrame  # by fifths of the examples, from the lowest cosine: cosine (mean), value, low, high (loss)
 
 
 def conflict_effect(cosine: ndarray, lost: ndarray, labels: ndarray) -> ConflictEffect:
@@ -117,20 +115,8 @@ def conflict_effect(cosine: ndarray, lost: ndarray, labels: ndarray) -> Conflict
     draws = Resamples(n, {})
     ranks = np.stack([rankdata(cosine), rankdata(lost)])
     ranks_at_equal_labels = at_equal_labels(ranks, labels)
-
-    order = np.argsort(np.argsort(cosine))  # 0 for the lowest cosine
-    fifth = order * PARTS // n
-    parts = []
-    for k in range(PARTS):
-        inside = fifth == k
-        total = draws.sums(lost * inside)
-        count = np.maximum(draws.sums(inside), 1)
-        mean = Estimate.of(total / count)
-        mean_cosine = cosine[inside].mean()
-        parts.append({"cosine": mean_cosine, **mean._asdict()})
     return ConflictEffect(
         correlation=Estimate.of(draws.correlation(*ranks)),
         at_equal_labels=Estimate.of(draws.correlation(*ranks_at_equal_labels)),
         in_conflict=Estimate.of(draws.sums(cosine < 0) / n),
-        parts=pd.DataFrame(parts),
     )

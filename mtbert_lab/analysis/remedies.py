@@ -159,8 +159,7 @@ def _scores(on: Systems, predicted: ndarray) -> ndarray:
     draws = on.resamples
     if not on.probabilities:
         return draws.correlation(predicted, on.labels)
-    n = draws.sums(np.ones(len(on.labels)))
-    return draws.sums(predicted == on.labels) / n
+    return draws.sums(predicted == on.labels) / len(on.labels)
 
 
 def try_all(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY
-from mtbert_lab.report.claims import read_claims
+from mtbert_lab.report.claims import CHECKS, read_claims
 from mtbert_lab.report.notebook import SORT
 from mtbert_lab.report.plots_sweeps import CLAIM_COLOURS
 from mtbert_lab.report.words import TASK_LABELS
@@ -25,15 +25,6 @@ QUANTITIES = {
     "average": "average score",
     "train_cpu_seconds": "processor time of the training",
 }
-COMPARED = {  # a check of two runs, in words
-    "difference": "{first} minus {second}, {what}",
-    "gap": "{first} minus {second}, {what}: score on training rows minus score on dev",
-    "loss": "{first} minus {second}, training loss of {what}",
-    "extremes": "{first} minus {second}, {what}: share of predictions within half a point of 0 or 5",
-    "unsteadiness": "{first} minus {second}, {what}: standard deviation on dev over the points of the last third",
-    "cost": "{first} divided by {second}, {what}",
-}
-FORGETTING = "score lost on earlier tasks without the method minus with it, paired by seed: {pairs}"
 COLUMNS = ["claim", "paper", "printed", "found", "verdict", "kind", "how it was checked", "shown in"]
 FILTERS = ("paper", "verdict", "kind")  # columns with a choice above the table
 CARD = """<div class="card" style="border-color: {colour}">
@@ -103,12 +94,8 @@ def found(row: dict, check: str) -> str:
 
 def _form(check: str, value: float) -> str:
     """How a number is written: differences with their sign, counts in full."""
-    if check in ("difference", "gap", "loss", "extremes", "forgetting"):
-        return "+.3f"
-    if check == "unsteadiness":
-        return "+.4f"
     if check != "arithmetic":
-        return ".3f"
+        return CHECKS[check].form
     if float(value).is_integer():
         return ",.0f"
     return ".3f" if abs(value) < 10 else ",.1f"
@@ -136,16 +123,13 @@ def in_words(row: dict, claim: dict) -> str:
 def _compared(check: str, parts: list) -> str:
     if check == "forgetting":
         pairs = [f"{method.partition('/')[2]} against {plain.partition('/')[2]}" for plain, method in parts]
-        return FORGETTING.format(pairs="; ".join(pairs))
+        return CHECKS[check].words.format(pairs="; ".join(pairs))
     names = [str(part).rpartition("/")[2] for part in parts]
     what = QUANTITIES.get(names[-1]) or TASK_LABELS[names[-1]]
     if check == "loss":
         task, _, step = names[-1].rpartition(" at ")
         what = f"{TASK_LABELS[task] if task else 'all tasks'} at step {step}"
-    if check == "score":
-        return f"{names[0]}, {what}: another encoder"
-    first, _, second, _ = names
-    return COMPARED[check].format(first=first, second=second, what=what)
+    return CHECKS[check].words.format(first=names[0], second=names[-2], what=what)
 
 
 def section_of(claim: dict, sections: list[list[str]]) -> str:
@@ -180,7 +164,7 @@ def _card(row: dict) -> str:
     names = ("verdict", "paper", "place", "claim", "found", "words", "matters")
     texts = {name: html.escape(row[name]) for name in names}
     number = row["its_number"]
-    printed = f" (<b>{html.escape(number)}</b>)" if isinstance(number, str) else ""
+    printed = f" (printed: <b>{html.escape(number)}</b>)" if isinstance(number, str) else ""
     where = row["section"] or f"{START}#Paper-{row['paper']}"
     colour = CLAIM_COLOURS[row["verdict"]]
     says = "asks or announces" if row["kind"] == "question" else "says"

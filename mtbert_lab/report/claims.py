@@ -26,7 +26,16 @@ from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
 from mtbert.strict_yaml import read_yaml
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report.arithmetic import evaluate, half_digit, range_by_rounding
-from mtbert_lab.report.tables import TOGETHER, Grid, less_forgotten, log_cost_ratio, read_runs, train_gap, trained_by
+from mtbert_lab.report.tables import (
+    TOGETHER,
+    Grid,
+    are_timed_alike,
+    less_forgotten,
+    log_cost_ratio,
+    read_runs,
+    train_gap,
+    trained_by,
+)
 from mtbert_lab.statistics import (
     CONTRADICTED,
     MEAN_MARGIN,
@@ -125,7 +134,7 @@ def claims_at_papers_size(params: Path = REPOSITORY / "params") -> pd.DataFrame:
     larger: dict[str, str] = content["papers_size"]
     renamed = []
     for claim in claims:
-        if CHECKS[claim["check"]] not in (_check_score, _check_two_runs):
+        if CHECKS[claim["check"]].row not in (_check_score, _check_two_runs):
             continue
         parts = claim[claim["check"]]  # names of runs, what is claimed of them, the quantity
         if all(part in larger for part in parts if "/" in str(part)):
@@ -147,7 +156,7 @@ def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
         row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
         row["its_number"] = claim.get("number")
         row["check"] = f"{claim['check']} {claim[claim['check']]}"
-        row |= CHECKS[claim["check"]](claim, grids)
+        row |= CHECKS[claim["check"]].row(claim, grids)
         reasons = [row.get("why"), claim.get("why")]
         if claim["check"] == "score" and row["verdict"] == NOT_COMPARABLE:
             reasons.insert(0, not_comparable)
@@ -171,7 +180,7 @@ def _judge(rows: list[dict]) -> None:
         row |= numbers | {"margin": None if one.ratio else one.margin}
         row |= {"p": verdict.p, "q": verdict.corrected}
         row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
-        row |= {"uses_prior": one.found.uses_prior, "cautious": verdict.cautious}
+        row |= {"uses_prior": one.found.prior is not None, "cautious": verdict.cautious}
         if verdict.cautious == verdict.verdict:
             row["cautious"] = None
 
@@ -195,19 +204,17 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
     row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
     if not row["seeds"]:
         return row | {"verdict": NOT_MEASURED}
-    if check == "cost":
+    if check == "cost" and not are_timed_alike([*chain(*runs)]):
         places = sorted(set(map(trained_by, chain(*runs))))
-        if len(places) > 1:
-            return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {' and '.join(places)}"}
-        if not all(run.is_on_cpu for run in chain(*runs)):  # a GPU trains several runs at once
-            return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; times of runs that shared a GPU"}
+        return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {' and '.join(places)}"}
+    if check == "cost":
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
-    if check == "difference":
+    of_seed = CHECKS[check].of_seed
+    if of_seed is None:
         found = difference(*runs, what)
     else:
-        quantity = BY_SEED[check]
-        found = welch([quantity(run, what) for run in runs[0]], [quantity(run, what) for run in runs[1]])
-    margin = margin_of(what) if check in WITH_MARGIN else 0.0
+        found = welch([of_seed(run, what) for run in runs[0]], [of_seed(run, what) for run in runs[1]])
+    margin = margin_of(what) if CHECKS[check].has_margin else 0.0
     return row | {"compared": Compared(claimed, found, margin)}
 
 
@@ -322,18 +329,43 @@ def _names(grids: Grids) -> dict[str, Any]:
     return {"rows": rows, "share": share, "plan": plan, "pal": pal, "layer": layer, "min": min, "max": max}
 
 
-# checks of two runs by a number that every seed has
-BY_SEED = {"gap": train_gap, "loss": _loss, "extremes": _extremes, "unsteadiness": _unsteadiness}
-WITH_MARGIN = ("difference", "gap", "extremes")  # of the checks of two runs but costs, which have COST_MARGIN
-CHECKS = {  # field of a claim -> its part of a row of `claims_table`, or what is `compared` for a verdict
-    "arithmetic": _check_arithmetic,
-    "score": _check_score,
-    "difference": _check_two_runs,
-    "cost": _check_two_runs,
-    "gap": _check_two_runs,
-    "loss": _check_two_runs,
-    "extremes": _check_two_runs,
-    "unsteadiness": _check_two_runs,
-    "forgetting": _check_forgetting,
-    "none": _cannot_be_checked,
+class Check(NamedTuple):
+    """A kind of check of claims.yaml."""
+
+    row: Callable[[dict, Grids], dict]  # of a claim: its part of a row of `claims_table`, or what is `compared`
+    words: str = ""  # what is compared; {first}, {second}: runs, {what}: the quantity, {pairs}: of runs
+    form: str = "+.3f"  # of the number found
+    of_seed: Callable[[Run, Any], float] | None = None  # of two runs: the number that every seed has
+    has_margin: bool = False  # of two runs: of their task; costs have COST_MARGIN
+
+
+MINUS = "{first} minus {second}, "
+CHECKS = {  # field of a claim -> its check
+    "arithmetic": Check(_check_arithmetic),
+    "score": Check(_check_score, "{first}, {what}: another encoder", ".3f"),
+    "difference": Check(_check_two_runs, MINUS + "{what}", has_margin=True),
+    "cost": Check(_check_two_runs, "{first} divided by {second}, {what}", ".3f"),
+    "gap": Check(
+        _check_two_runs,
+        MINUS + "{what}: score on training rows minus score on dev",
+        of_seed=train_gap,
+        has_margin=True,
+    ),
+    "loss": Check(_check_two_runs, MINUS + "training loss of {what}", of_seed=_loss),
+    "extremes": Check(
+        _check_two_runs,
+        MINUS + "{what}: share of predictions within half a point of 0 or 5",
+        of_seed=_extremes,
+        has_margin=True,
+    ),
+    "unsteadiness": Check(
+        _check_two_runs,
+        MINUS + "{what}: standard deviation on dev over the points of the last third",
+        "+.4f",
+        of_seed=_unsteadiness,
+    ),
+    "forgetting": Check(
+        _check_forgetting, "score lost on earlier tasks without the method minus with it, paired by seed: {pairs}"
+    ),
+    "none": Check(_cannot_be_checked),
 }

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus
-from mtbert.training import ReadProgress, TrainedRun, metrics_of, train, watch
+from mtbert.training import ReadProgress, TrainedRun, train, watch
 from mtbert_lab.report import plots
 from mtbert_lab.report.viewers import is_live
 from mtbert_lab.report.words import METRIC_LABELS, TASK_LABELS
@@ -57,8 +57,7 @@ class LiveCurves:
         figure, axes = plt.subplots(1, 1 + len(self.baselines), figsize=(11, 3))
         axes[0].set(title="training loss")
         for ax, (task, score) in zip(axes[1:], self.baselines.items(), strict=True):
-            metric = next(iter(metrics_of(TASKS[task])))
-            label = METRIC_LABELS.get(metric, metric)
+            label = METRIC_LABELS[TASKS[task].metric]
             ax.set(title=f"{TASK_LABELS[task]}: {label}", ylim=(min(0.0, score), 1))
             ax.axhline(score, color=plots.GREY, linestyle="--", label="baseline")
         looks = plots.styles(self.logs)

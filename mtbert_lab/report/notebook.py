@@ -151,7 +151,7 @@ def _scores_text(grid: Grid) -> str:
             tasks_of.setdefault(metric, []).append(escaped(TASK_LABELS[task]))
     if not tasks_of:
         return ""
-    parts = [f"{METRIC_LABELS.get(name, escaped(name))} on {joined(tasks)}" for name, tasks in tasks_of.items()]
+    parts = [f"{escaped(METRIC_LABELS[name])} on {joined(tasks)}" for name, tasks in tasks_of.items()]
     text = f"The score of these runs is {joined(parts)}."
     if len(scored) > 1:
         text += " *overall* is the mean over a run's tasks"
@@ -229,7 +229,7 @@ def show_differences(
 
 
 def show_scores(
-    comparison: Comparison, labels: Mapping[str, str] = NO_LABELS, constants: pd.DataFrame | None = None
+    comparison: Comparison, constants: pd.DataFrame | None = None, labels: Mapping[str, str] = NO_LABELS
 ) -> None:
     """The scores of a comparison, and what makes some say little, folded. constants: of `tables.read_baselines`."""
     if (scores := comparison.scores(constants)) is not None:
@@ -247,7 +247,7 @@ def numbers(
 ) -> None:
     """The differences and the scores of a comparison, folded, what makes scores say little, and what is stored."""
     show_differences(comparison, labels)
-    show_scores(comparison, labels, constants)
+    show_scores(comparison, constants, labels)
     display_markdown(f"{comparison.stored} {comparison.prior}".strip())
 
 

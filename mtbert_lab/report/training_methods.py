@@ -83,7 +83,7 @@ def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
     """Places of a sentence on conflicts: most and least, the shares of levels and steps, and the pairs that have them.
 
     Also low and high, the ends of the pairs' mean cosines; first and last, the share of all pairs in the first and in
-    the last sixth of the run. Empty where no cosine is recorded.
+    the last sixth of the run; when_in_conflict, the mean of all cosines below 0. Empty where no cosine is recorded.
     """
     if cosines.empty:
         return {}
@@ -92,7 +92,7 @@ def conflict_places(cosines: pd.DataFrame) -> dict[str, object]:
     means = by_pair.mean()
     pairs = {"most_often": shares.idxmax(), "least_often": shares.idxmin()}
     first, last = _at_both_ends(cosines)
-    ends = {"first": first, "last": last}
+    ends = {"first": first, "last": last, "when_in_conflict": cosines.loc[cosines["cosine"] < 0, "cosine"].mean()}
     return {"most": shares.max(), "least": shares.min(), "low": means.min(), "high": means.max(), **ends, **pairs}
 
 

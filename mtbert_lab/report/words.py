@@ -25,10 +25,4 @@ class _Labels(dict[str, str]):
 
 TASK_LABELS = _Labels(sst="SST", cfimdb="CFIMDB", quora="Quora", sts="STS")
 METHOD_LABELS = _Labels(sum="plain", gem="GEM", agem="A-GEM", pcgrad="PCGrad", cagrad="CAGrad")
-METRIC_LABELS = {
-    "accuracy": "accuracy",
-    "pearson": "Pearson correlation",
-    "f1": "F1",
-    "macro_f1": "macro F1",
-    "r2": "R²",
-}
+METRIC_LABELS = _Labels(accuracy="accuracy", pearson="Pearson correlation", f1="F1", macro_f1="macro F1", r2="R²")

@@ -35,8 +35,9 @@ improvement" likewise on one side; else there are too few runs to tell. An inter
 correction judges its p-value.
 
 *Families.* Claims of the papers are corrected together by Benjamini and Hochberg's method (1995), a claim that repeats
-a comparison counting once; the differences of one table of a notebook by Holm's (1979), those on tasks and those
-overall apart. What is claimed is one family, the equivalence tests of the same comparisons another.
+another's check counting once, but a comparison in both directions twice; the differences of one table of a notebook by
+Holm's (1979), those on tasks and those overall apart. What is claimed is one family, the equivalence tests of the same
+comparisons another.
 
 *Forgetting.* Where tasks are trained one after the other, the forgetting of a run is the mean over its tasks but the
 last of (score right after the task's own training minus score at the end), on the same dev rows. A method against none
@@ -52,8 +53,8 @@ last third of its steps, at least three. A score that still rises there counts a
 
 *Losses, gaps between train and dev, unsteadiness, shares of extreme predictions, costs* are compared by Welch's t-test
 with two seeds or more on either side, costs on logarithms and only between runs of one version on processors of one
-name. Their variance is that over seeds alone, on these dev examples. Losses and unsteadiness have no margin, and shares
-of extreme predictions have that of their task's score.
+name. Their variance is that over seeds alone, on these dev examples. Losses and unsteadiness have no margin; gaps and
+shares of extreme predictions have that of their task's score.
 
 *Bootstrap.* Statistics of errors, and means of several runs, have no such variance. They have 2,000 resamples of the
 examples and of the seeds, percentiles for intervals, and Holm's correction in a table; what is not below LEVEL is "not

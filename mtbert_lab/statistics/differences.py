@@ -86,11 +86,6 @@ class Difference:
         return few[0] if few and self.is_decided else None
 
     @property
-    def uses_prior(self) -> bool:
-        """Whether it is decided with a side of fewer than SEEDS seeds, whose seed variance is that of the prior."""
-        return self.prior is not None
-
-    @property
     def cautious(self) -> "Difference":
         """The same with every d0 at its lower 95 % bound."""
         if not self.sides:

@@ -79,8 +79,7 @@ class Resamples:
 
     def pairs(self, first: str, second: str, values: ndarray) -> ndarray:
         """Mean over examples of values (S, S', N) of pairs of runs, as `over_pairs`."""
-        count = self.sums(np.ones(values.shape[-1]))
-        return self.over_pairs(first, second, self.sums(values) / count)
+        return self.over_pairs(first, second, self.sums(values) / values.shape[-1])
 
     def over_pairs(self, first: str, second: str, statistics: ndarray) -> ndarray:
         """The statistic of every two runs (S, S', R + 1) -> its mean over the resampled seeds (R + 1,).
@@ -113,8 +112,7 @@ class Resamples:
 
     def _covariance(self, x: ndarray, y: ndarray) -> ndarray:
         """n times the covariance: (..., N) -> (..., R + 1)."""
-        n = self.sums(np.ones(x.shape[-1]))
-        return self.sums(x * y) - self.sums(x) * self.sums(y) / n
+        return self.sums(x * y) - self.sums(x) * self.sums(y) / x.shape[-1]
 
 
 def _ratio(part: ndarray, whole: ndarray) -> ndarray:

@@ -183,13 +183,13 @@ def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFram
     margins: below which a difference does not matter, one for each. Columns: seeds; value, low, high (the interval at
     the level at which it was judged); p (corrected); verdict ("better", "worse", NO_DIFFERENCE, TOO_FEW); is_small
     ("better" or "worse" by less than the margin); seeds_needed; cautious (the verdict with d0 at its lower bound);
-    uses_prior.
+    prior (`Difference.prior`).
     """
     claims = [("greater", one, margin) for one, margin in zip(found, margins, strict=True)]
     table = pd.DataFrame(judge(claims, holm), columns=Judged._fields)
     words = table[["verdict", "cautious"]].replace(OF_DIFFERENCES)
     table = table.assign(**words, p=table["corrected"]).drop(columns="corrected")
-    for name in ("seeds", "value", "uses_prior"):
+    for name in ("seeds", "value", "prior"):
         table[name] = [getattr(one, name) for one in found]
     return table
 

@@ -60,7 +60,7 @@ def describe(name: str, config: RunConfig, corpora: Corpora) -> dict[str, Any]:
         raise SystemExit(f"{name}: what its teachers predict is in no store: train it here once, or its teachers")
     steps = config.epochs * steps_per_epoch(config, [len(table) for table in corpus.train.values()])
     is_large = config.encoder != MINILM
-    is_frozen = "f" in config.plan_text.lower()  # a part of it: frozen, F6 S6, emb:F S12
+    is_frozen = any(level.is_frozen for level in config.used_levels.values())
     backwards = 1 if config.gradients == "sum" else len(config.tasks)
     return {
         "name": f"{name}, seed {config.seed}",

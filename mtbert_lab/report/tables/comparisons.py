@@ -74,7 +74,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> pd.DataFrame:
-        """A row per run and task: run, reference, task, the columns of `decide`, and the prior it was decided by."""
+        """A row per run and task: run, reference, task, and the columns of `decide`."""
         rows, found = [], []
         for name, reference in self.both_stored.items():
             first, second = self.runs[name], self.runs[reference]
@@ -83,8 +83,7 @@ class Comparison:
                     rows.append((name, reference, task))
                     found.append(difference(first, second, task))
         table = pd.DataFrame(rows, columns=["run", "reference", "task"])
-        table = table.join(decide(found, table["task"].map(margin_of)))
-        return table.assign(prior=[one.prior for one in found])
+        return table.join(decide(found, table["task"].map(margin_of)))
 
     @cached_property
     def overall(self) -> pd.DataFrame:
@@ -170,7 +169,7 @@ def verdicts(differences: pd.DataFrame) -> pd.DataFrame:
 
 def _borrows(differences: pd.DataFrame) -> str:
     """On which tasks the differences of a run rest on the variance of similar runs, to follow its seeds."""
-    borrowed = differences.loc[differences["uses_prior"], "task"]
+    borrowed = differences.loc[differences["prior"].notna(), "task"]
     if borrowed.empty:
         return ""
     where = "" if len(borrowed) == len(differences) else f" on {', '.join(borrowed.map(TASK_LABELS))}"

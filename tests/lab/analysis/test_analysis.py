@@ -345,8 +345,6 @@ def test_a_conflict_that_is_the_label_alone_has_no_effect_at_equal_labels():
     effect = interference.conflict_effect(cosine, lost, labels)
     assert effect.correlation.high < -0.5 and abs(effect.at_equal_labels.value) < 0.2
     assert effect.in_conflict.value == pytest.approx((cosine < 0).mean(), abs=1e-6)
-    assert len(effect.parts) == 5 and effect.parts["cosine"].is_monotonic_increasing
-    assert effect.parts["value"].mean() == pytest.approx(lost.mean(), abs=1e-6)
 
 
 def test_another_plan_is_compared_over_its_seeds():

@@ -58,7 +58,7 @@ def test_there_are_ten_headlines_in_their_order(claims):
     assert re.findall(r"Why it matters</small><br>(.+?)</p>", cards) == [
         entry["matters"].replace("'", "&#x27;") for entry in listed
     ]
-    assert re.search(r"hybrid-bert, which shares .+? \(<b>0\.000</b>\)</p>", cards), "the printed number"
+    assert re.search(r"hybrid-bert, which shares .+? \(printed: <b>0\.000</b>\)</p>", cards), "the printed number"
     assert cards.count("paper 002") < len(cards.split("<small>paper")) - 1, "other papers have headlines, too"
 
 

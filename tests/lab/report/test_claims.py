@@ -16,9 +16,8 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
-from mtbert_lab.report.claim_counts import by_verdict, unchecked
+from mtbert_lab.report.claim_counts import by_verdict, findings_checked, unchecked
 from mtbert_lab.report.claims import (
-    BY_SEED,
     CHECKS,
     COLUMNS,
     KINDS,
@@ -79,10 +78,10 @@ def test_how_unsteady_a_run_is(synthetic):
     scores = [0.0, 0.5, 0.9, 0.7, 0.8, 0.75]  # of steps 50 to 300; the last third begins at 200
     curve = pd.DataFrame({"step": range(50, 301, 50), "dev_score": scores, "dev_sst": scores[::-1]})
     run = synthetic(RunConfig(), 0.9, curve=curve)
-    assert BY_SEED["unsteadiness"](run, "overall") == pytest.approx(0.05)
-    assert BY_SEED["unsteadiness"](run, "sst") == pytest.approx(np.std([0.9, 0.5, 0.0], ddof=1))
+    assert CHECKS["unsteadiness"].of_seed(run, "overall") == pytest.approx(0.05)
+    assert CHECKS["unsteadiness"].of_seed(run, "sst") == pytest.approx(np.std([0.9, 0.5, 0.0], ddof=1))
     with pytest.raises(ConfigError, match="2 points in the last third of the steps, 3 are needed"):
-        BY_SEED["unsteadiness"](replace(run, curve=curve.iloc[[0, 3, 5]]), "overall")
+        CHECKS["unsteadiness"].of_seed(replace(run, curve=curve.iloc[[0, 3, 5]]), "overall")
 
 
 @pytest.mark.parametrize("task", ["sst", "sts", "overall", "average"])
@@ -150,13 +149,18 @@ def test_facts_count_once_and_each_kind_by_itself(folders):
         order("good", "greater", fact="good is best"), order("good", "smaller", fact="good is best"),
         order("good", "greater", claim="a fact by itself"), order("good", "greater", kind="baseline", claim="trivial"),
         {"claim": "slip", "arithmetic": "1 + 1", "number": "3"}, {"claim": "far", "none": "no data"},
+        order("good", "greater", "absent", claim="waits"),
     )  # fmt: skip
-    assert table["kind"].tolist() == ["finding", "finding", "finding", "baseline", "slip", "finding"]
+    assert table["kind"].tolist() == ["finding", "finding", "finding", "baseline", "slip", "finding", "finding"]
     counts = by_verdict(table)
     assert counts["all"].tolist() == [2, 1, 1]
     assert counts["contradicted"].tolist() == [1, 0, 1] and counts["reproduced"].tolist() == [1, 1, 0]
-    assert unchecked(table) == "Claims that were not compared, each counted: 1 cannot be checked."
+    assert unchecked(table) == "Claims that were not compared, each counted: 1 cannot be checked, 1 not measured yet."
     assert unchecked(table.head(5)) == ""
+    found = findings_checked(table)
+    counts = {name: found[name] for name in ("count", "reproduced", "contradicted", "equal", "few", "waiting")}
+    assert counts == {"count": 2, "reproduced": 1, "contradicted": 1, "equal": 0, "few": 0, "waiting": 1}
+    assert found["names"] == "*good smaller bad*" and found["small"] == found["small_contradicted"] == 0
     with pytest.raises(ConfigError, match="kind is one of finding"):
         checked(folders, none="so", kind="guess")
 

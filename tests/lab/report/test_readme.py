@@ -73,27 +73,6 @@ def test_it_is_short():
     assert len([word for word in prose.split() if re.search(r"\w", word)]) <= 1200
 
 
-def test_the_counts_of_claims_are_those_of_the_table_of_claims():
-    """A fact counts once, with the least favourable verdict of its claims; here without the code that writes them."""
-    claims = pd.read_csv(REPOSITORY / "results" / "claims.csv", dtype={"paper": str})
-    order = ["contradicted", "too few runs to tell", "no difference that matters", "reproduced"]
-    checked = claims[claims["run_ids"].notna() & claims["verdict"].isin(order) & (claims["kind"] == "finding")]
-    facts = checked["fact"].fillna(checked["paper"] + checked["place"] + checked["claim"])
-    worst = checked["verdict"].map(order.index).groupby(facts).min()
-    counts = worst.map(lambda i: order[i]).value_counts().reindex(order, fill_value=0)
-    [line] = [line for line in README.splitlines() if "**The papers' findings.**" in line]
-    assert f"Our runs check {len(worst)} findings. They reproduce {counts['reproduced']} and contradict" in line
-    is_small = checked["is_small"].eq(True) & (facts.map(worst) == order.index("reproduced"))
-    answer = (REPOSITORY / "notebooks" / "09_claims.ipynb").read_text("utf8")
-    assert f"They reproduce {counts['reproduced']}, {facts[is_small].nunique()} of them by less than" in answer
-    assert re.search(rf" and contradict {counts['contradicted']}[,.] ", line)
-    assert f"For {counts['no difference that matters']} the difference is shown not to matter" in line
-    assert f", and {counts['too few runs to tell']} have too few runs to tell." in line
-    waiting = claims[(claims["verdict"] == "not measured yet") & (claims["kind"] == "finding")]
-    waiting = set(waiting["fact"].fillna(waiting["claim"])) - set(checked["fact"].dropna())
-    assert f"Another {len(waiting)} wait for their runs." in line
-
-
 def test_the_margins_in_the_text_are_those_of_the_rule():
     margins = ", ".join(f"{margin_of(task):g} on {TASK_LABELS[task]}" for task in ("sst", "quora", "sts"))
     notebook = (REPOSITORY / "notebooks" / "00_start.ipynb").read_text(encoding="utf8")

@@ -288,9 +288,9 @@ def test_the_table_says_of_every_run_whether_a_task_rests_on_similar_runs(synthe
     comparison = Comparison(Grid((), {}, runs), {"3-bert": "1-bert"})
     found = comparison.differences
     tasks = found["task"].map(TASK_LABELS)
-    found["uses_prior"] = tasks == tasks.iloc[-1]  # not the first task
+    found["prior"] = tasks.where(tasks == tasks.iloc[-1])  # anything but nan; not the first task
     assert comparison.difference_table()["seeds"].tolist() == [f"1, variance of similar runs on {tasks.iloc[-1]}"]
-    found["uses_prior"] = True
+    found["prior"] = tasks
     assert comparison.difference_table()["seeds"].tolist() == ["1, variance of similar runs"]
 
 

@@ -219,7 +219,7 @@ def test_who_has_a_prior():
 def test_a_prior_known_exactly_makes_one_seed_a_normal_test():
     prior = Prior(60, 10**6, np.array([1e6]), np.array([0.005**2]), np.ones(1), examples=0.0, lowest=0.0)
     found = of_numbers([0.81], [0.80], (prior, prior))
-    assert found.is_decided and found.uses_prior
+    assert found.is_decided and found.prior is not None
     assert found.p == pytest.approx(2 * stats.norm.sf(0.01 / (0.005 * np.sqrt(2))), rel=1e-3)
     alone = of_numbers([0.81], [0.80], (prior, None))
     assert not alone.is_decided and judge([("greater", alone, 0.01)], holm)[0].verdict == TOO_FEW
