@@ -28,7 +28,7 @@ from mtbert.paths import REPOSITORY
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
 
-for name in ("TASKS", "GRAPHS", "CHECKPOINT_SECONDS", "CHECKPOINT_STEPS"):  # of the shell that the tests are run from
+for name in ("TASKS", "GRAPHS", "CHECKPOINT_SECONDS"):  # of the shell that the tests are run from
     os.environ.pop(f"MTBERT_{name}", None)
 
 # How fast an example is made depends on what else the machine does: that is no fault of the code.
@@ -56,7 +56,7 @@ NOT_CORE = {
 @pytest.fixture
 def saved_each_step(monkeypatch):
     """Training writes its checkpoint after every step."""
-    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "1")
+    monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", "0")
 
 
 def pytest_addoption(parser):

@@ -19,13 +19,12 @@ def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c:
     The update is g_0 + sqrt(phi) / |g_w| g_w with phi = c^2 |g_0|^2 and g_w = 1/T sum_i w_i g_i, where w in W minimises
     F(w) = g_w . g_0 + sqrt(phi) |g_w|. It is g_0 where g_w is 0. T times that is the sum of the gradients at c = 0, as
     the authors' code has it. c, in [0, 1), is how far the update may be from g_0, 0.4 in their experiments with two and
-    three tasks. Raises ValueError for another c and for a gradient that is not finite.
+    three tasks. Raises ValueError for another c.
     """
     if not 0 <= c < 1:
         raise ValueError(f"c is {c}; CAGrad needs 0 <= c < 1")
     T = len(gram)
     gram = gram.detach().to("cpu", torch.float64)
-    check_finite(gram, [f"row {i}" for i in range(T)])
     A = gram.numpy() / T**2  # Gram matrix of the g_i / T
     scale = A.trace()
     if c == 0 or scale == 0:
@@ -46,8 +45,9 @@ def cagrad(G: Tensor, *, c: float = 0.4) -> Tensor:
     finite.
     """
     check_matrix("G", G, least=1)
-    weights = cagrad_weights(gram_matrix(G), c=c)
-    return combine(weights, G)
+    gram = gram_matrix(G)
+    check_finite(gram, [f"row {i}" for i in range(len(G))])
+    return combine(cagrad_weights(gram, c=c), G)
 
 
 def _minimise(A: ndarray, root_phi: float) -> ndarray:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 CPU_CHUNK = 2**16  # columns; a few rows of them in float64 stay near the cache
 DEVICE_CHUNK = 2**23  # columns, on any other device: few kernels, in a buffer of 64 MiB a row
-SLIM = 8  # rows, up to which one matrix product takes longer than a product for each row, measured on a CPU
 
 
 class FlatGradients:
@@ -87,10 +86,7 @@ def gram_matrix(*parts: Tensor) -> Tensor:
     rows = sum(len(part) for part in parts)
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=parts[0].device)
     for _, block in in_double(*parts):
-        if rows > SLIM:
-            gram.addmm_(block, block.T)
-            continue
-        for i, row in enumerate(block):
+        for i, row in enumerate(block):  # for few rows faster than the product of the matrices
             gram[i, i:].addmv_(block[i:], row)  # the upper triangle
     return gram.triu() + gram.triu(1).T
 

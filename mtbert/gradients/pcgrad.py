@@ -11,12 +11,10 @@ def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Te
 
     Task after task, the order of the others is one `torch.randperm(T - 1, generator=generator)`. A zero gradient
     changes no other. They are computed where the matrix is, and no number of the host goes there, so that nothing waits
-    for a GPU. Raises ValueError for a gradient that is not finite; on a GPU the update is not finite then.
+    for a GPU. Where a gradient is not finite, neither is the update.
     """
     T = len(gram)
     gram = gram.detach().double()
-    if gram.is_cpu:
-        check_finite(gram, [f"row {i}" for i in range(T)])
     total = torch.zeros_like(gram[0])
     for i, c in enumerate(torch.eye(T, dtype=gram.dtype, device=gram.device)):  # g_i^PC = sum_k c_k g_k
         others = [j for j in range(T) if j != i]
@@ -25,7 +23,7 @@ def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Te
             j = others[place]
             product = c @ gram[:, j]  # g_i^PC . g_j
             square = gram[j, j]  # |g_j|^2
-            is_conflict = (product < 0) & (square > 0)
+            is_conflict = (product < 0) & (square > 0)  # the square of a tiny gradient may be 0
             factor = torch.where(is_conflict, product / square, torch.zeros_like(square))
             c[j] -= factor  # g_i^PC -= (g_i^PC . g_j / |g_j|^2) g_j
         total += c
@@ -37,9 +35,10 @@ def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Update (P,) from the tasks' gradients G (T, P), each freed of its conflicts with the others, then summed.
 
     For each task i, over the other tasks j in random order: if g_i . g_j < 0, g_i -= (g_i . g_j / |g_j|^2) g_j with
-    the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or, on a CPU, a
-    gradient that is not finite.
+    the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or a gradient
+    that is not finite.
     """
     check_matrix("G", G, least=1)
-    weights = pcgrad_weights(gram_matrix(G), generator)
-    return combine(weights, G)
+    gram = gram_matrix(G)
+    check_finite(gram, [f"row {i}" for i in range(len(G))])
+    return combine(pcgrad_weights(gram, generator), G)

@@ -1,7 +1,7 @@
-"""What training needs to go on after an interruption, bit for bit, in a file with a digest; the one before is kept.
+"""What training needs to go on after an interruption, bit for bit, in a file with a digest.
 
 SIGINT (Ctrl-C) and SIGTERM end training after the current step, once its checkpoint is saved; in a thread, which gets
-no signals, `watch` does. A checkpoint is due after MTBERT_CHECKPOINT_SECONDS (default 60) or MTBERT_CHECKPOINT_STEPS.
+no signals, `watch` does. A checkpoint is due after MTBERT_CHECKPOINT_SECONDS (default 60; 0: after each step).
 """
 
 import logging
@@ -74,40 +74,35 @@ class TrainingError(RuntimeError):
     """Training broke down, or cannot begin; the message says where and what to change."""
 
 
-def _setting(name: str, default: float) -> float:
-    """The number in an environment variable; raises TrainingError where it is none, or negative."""
-    text = os.environ.get(name) or str(default)
+def _seconds_between() -> float:
+    """MTBERT_CHECKPOINT_SECONDS; raises TrainingError where it is no number, or negative."""
+    text = os.environ.get("MTBERT_CHECKPOINT_SECONDS") or "60"
     try:
-        number = float(text)
+        seconds = float(text)
     except ValueError:
-        number = math.nan
-    if not number >= 0:
-        raise TrainingError(f"{name}: a number from 0 upwards is needed, got {text!r}")
-    return number
+        seconds = math.nan
+    if not seconds >= 0:
+        raise TrainingError(f"MTBERT_CHECKPOINT_SECONDS: a number from 0 upwards is needed, got {text!r}")
+    return seconds
 
 
 class Checkpoint:
     """The states of some parts (model, optimizer, schedule: whatever has a `state_dict`), torch's generators, numbers.
 
-    path None: nothing is ever saved. identity names the run; a file of another run is ignored. The file before the
-    last one is kept as `*_previous.pt`.
+    path None: nothing is ever saved. identity names the run; a file of another run is ignored.
     """
 
     def __init__(self, path: Path | None, identity: str, parts: dict[str, Any]) -> None:
         self.path = path
         self.identity = identity
         self.parts = parts
-        self.seconds = _setting("MTBERT_CHECKPOINT_SECONDS", 60.0)
-        self.steps = _setting("MTBERT_CHECKPOINT_STEPS", math.inf)
+        self.seconds = _seconds_between()
         self._last = time.monotonic()
-        self._steps = 0
-        self._is_sound = False  # whether the file at `path` was saved or read here
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to save; never without a path."""
-        is_late = time.monotonic() - self._last >= self.seconds or self._steps >= self.steps
-        return self.path is not None and is_late
+        return self.path is not None and time.monotonic() - self._last >= self.seconds
 
     def save(self, progress: dict[str, Any]) -> bool:
         """Replace the file; progress: plain numbers, lists, dicts and tensors. Returns whether that was possible.
@@ -122,18 +117,13 @@ class Checkpoint:
         if torch.cuda.is_initialized():
             content["cuda_rng"] = torch.cuda.get_rng_state()
         try:
-            with replacing_sealed(self.path) as partial:
-                with open(partial, "wb") as file:
-                    torch.save(content, file)
-                if self._is_sound and self.path.exists():  # a damaged one never replaces the one before it
-                    os.replace(self.path, self._previous)
-                    self._is_sound = False
-            self._is_sound = is_saved = True
+            with replacing_sealed(self.path) as partial, open(partial, "wb") as file:
+                torch.save(content, file)
+            is_saved = True
         except (OSError, RuntimeError) as error:  # torch's own says nothing of the file
             cause = error if isinstance(error, OSError) else error.__context__
             log.warning("%s cannot be written (%s)", self.path, getattr(cause, "strerror", error))
         self._last = time.monotonic()
-        self._steps = 0
         return is_saved
 
     def guard(self, steps: Iterable[Step], progress: ReadProgress, total: int = 0) -> Iterator[Step]:
@@ -146,7 +136,6 @@ class Checkpoint:
         with stopping("stopped between two steps", handles_signals=self.path is not None) as stop:
             for step in steps:
                 yield step
-                self._steps += 1
                 must_stop = watch.get()
                 if must_stop(progress, total):
                     stop.number = signal.SIGTERM
@@ -170,20 +159,12 @@ class Checkpoint:
     def restore(self) -> dict[str, Any] | None:
         """Put parts and generators back and return the progress; None where there is no file.
 
-        A file that is damaged or of another run is ignored with a warning: the one before it is read, if it is intact,
-        else None is returned.
+        A file that is damaged or of another run is ignored, with a warning.
         """
-        if self.path is None:
+        if self.path is None or not self.path.exists():
             return None
-        content = None
-        found = [path for path in (self.path, self._previous) if path.exists()]
-        for path in found:
-            if content is None:
-                content = self._read(path)
-                self._is_sound = content is not None and path == self.path
+        content = self._read()
         if content is None:
-            if found:
-                log.warning("training starts from the beginning")
             return None
         for name, part in self.parts.items():
             part.load_state_dict(content[name])
@@ -192,19 +173,19 @@ class Checkpoint:
             torch.cuda.set_rng_state(content["cuda_rng"])
         return content["progress"]
 
-    @property
-    def _previous(self) -> Path:
-        return self.path.with_name(f"{self.path.stem}_previous.pt")
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
+    def _read(self) -> dict[str, Any] | None:
         """The content of a checkpoint of this run; None, with a warning, for any other file."""
+        content = None
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True) if is_sealed(path) else None
+            if is_sealed(self.path):
+                content = torch.load(self.path, map_location="cpu", weights_only=True)
         except Exception:  # of many types, where the file is not torch's
-            content = None
+            pass
         if content is None:
-            log.warning("%s is damaged and not used", path)
+            fault = "is damaged"
         elif content.get("identity") != self.identity:
-            log.warning("%s belongs to another run, or was begun by another version, and is not used", path)
-            content = None
-        return content
+            fault = "belongs to another run, or was begun by another version,"
+        else:
+            return content
+        log.warning("%s %s and is not used; training starts from the beginning", self.path, fault)
+        return None

@@ -87,7 +87,7 @@ def train(
     torch's global generator; on Linux the process then keeps freed memory, until `runtime.free_by_default`.
     checkpoint: a file written every MTBERT_CHECKPOINT_SECONDS and on SIGINT or SIGTERM (`Checkpoint.guard`), from which
     the same call goes on after an interruption, bit for bit as if there had been none; the caller removes it, and
-    beside NAME.pt also NAME_previous.pt and NAME_pretraining_*.pt.
+    beside NAME.pt also NAME_pretraining_*.pt.
     progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
     Raises TrainingError at the first loss that is not finite, with a method that reads gradients (on a GPU not PCGrad)

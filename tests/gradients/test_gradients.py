@@ -99,8 +99,8 @@ def test_pcgrad_of_a_gradient_whose_square_is_zero():
     assert pcgrad(G).tolist() == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("rows", [1, gram.SLIM, gram.SLIM + 1, 24])
-def test_gram_matrix_of_few_and_many_gradients(rows, monkeypatch):
+@pytest.mark.parametrize("rows", [1, 8, 24])
+def test_gram_matrix_over_several_chunks(rows, monkeypatch):
     monkeypatch.setattr(gram, "CPU_CHUNK", 100)
     G = torch.randn(rows, 250, generator=torch.Generator().manual_seed(rows))
     torch.testing.assert_close(gram.gram_matrix(G), G.double() @ G.double().T, rtol=1e-12, atol=1e-12)
@@ -116,9 +116,8 @@ def test_pcgrad_over_several_chunks(monkeypatch):
 def test_pcgrad_reads_nothing_where_its_gradients_are():
     """To read a number of a GPU waits for it; a tensor without content has none to read."""
     G = torch.empty(3, 50, device="meta")
-    assert pcgrad(G, seeded(0)).shape == (50,)
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        pcgrad(G)[0].item()
+    weights = pcgrad_weights(gram.gram_matrix(G), seeded(0))
+    assert gram.combine(weights, G).shape == (50,)
 
 
 def test_pcgrad_errors():
@@ -187,7 +186,7 @@ def test_cagrad_refuses_what_it_cannot_use():
     with pytest.raises(ValueError, match="c is 1; CAGrad needs 0 <= c < 1"):
         cagrad_weights(torch.eye(2), c=1)
     with pytest.raises(ValueError, match="must be finite"):
-        cagrad_weights(torch.tensor([[1.0, math.nan], [math.nan, math.nan]]))
+        cagrad(torch.tensor([[1.0, math.nan], [0.0, 1.0]]))
 
 
 # --- GEM -------------------------------------------------------------------------------------------------------------

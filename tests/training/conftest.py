@@ -101,7 +101,7 @@ def assert_goes_on_bit_for_bit(run, counted, monkeypatch):
 
     def assert_goes_on_bit_for_bit(config: RunConfig, after: int, checkpoint: Path) -> TrainedRun:
         whole = run(config)
-        monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", str(after))
+        monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", "0")
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(AdamW, "step", stopped_after(after))
             run(config, checkpoint=checkpoint)

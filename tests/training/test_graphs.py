@@ -216,7 +216,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(name, tiny_encoder, tmp_path, mo
     corpus = load_corpus(config, demo.root())
     whole = train(config, corpus, "cuda", progress=False)
     path = tmp_path / "checkpoint.pt"
-    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "3")
+    monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", "0")
     step = Trainer.step
 
     def stop(self, number, rows):

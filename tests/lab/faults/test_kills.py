@@ -32,7 +32,7 @@ from mtbert_lab.store import runs
 from mtbert_lab.store.runs import load_or_run
 
 config, folder = RunConfig.from_params(json.loads(sys.argv[1])), sys.argv[2]
-os.environ["MTBERT_CHECKPOINT_STEPS"] = "1"
+os.environ["MTBERT_CHECKPOINT_SECONDS"] = "0"
 
 
 def call(number, last):

@@ -32,7 +32,7 @@ OPTIONS = ("--in-order", "--threads", "1", "--device", "cpu")
 @pytest.fixture(autouse=True)
 def ctrl_c(monkeypatch):
     """SIGINT is not ignored, as it is if these tests run in the background of a script; checkpoints come often."""
-    monkeypatch.setenv("MTBERT_CHECKPOINT_STEPS", "20")
+    monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", "0.2")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     yield
