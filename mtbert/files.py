@@ -131,14 +131,13 @@ def checksum_faults(
     missing = [name for name in dict.fromkeys(expected) if name not in sums]
     faults = [f"{CHECKSUMS} does not list {name}" for name in missing]
     for name, digest in sums.items():
-        try:
-            path = folder / name
-            if not path.is_file():
-                faults.append(f"{name} is missing" if digest else f"{CHECKSUMS} has a line that is no checksum")
-            elif digest not in digests(path):
-                faults.append(f"{name} is damaged or was changed: its checksum is not that of {CHECKSUMS}")
-        except ValueError:  # no name of a file
+        path = folder / name
+        if not digest:
             faults.append(f"{CHECKSUMS} has a line that is no checksum")
+        elif not path.is_file():
+            faults.append(f"{name} is missing")
+        elif digest not in digests(path):
+            faults.append(f"{name} is damaged or was changed: its checksum is not that of {CHECKSUMS}")
     return faults
 
 

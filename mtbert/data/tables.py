@@ -105,6 +105,8 @@ def load_texts(
 
 def _lines_of_texts(file: str | Path) -> tuple[Path, list[str]]:
     """The path and the lines of a file, or of what is piped in."""
+    if Path(file).is_fifo():  # the shell's <(...), named by the user
+        return Path(file), decode(Path(file).read_bytes(), Path(file))
     if str(file) not in STDIN:
         return Path(file), read_lines(Path(file))
     path = Path("stdin")

@@ -1,5 +1,6 @@
 """Each fault that a file can have, in small invented files; and the real files, if they are there."""
 
+import os
 import re
 from pathlib import Path
 
@@ -225,6 +226,16 @@ def test_no_such_task_split_file_or_folder(tmp_path):
     (tmp_path / SST).mkdir()
     with pytest.raises(DataError, match=f"{tmp_path / SST}: Is a directory"):
         load_table("sst", "dev", tmp_path)
+
+
+def test_texts_of_a_pipe_that_is_named_are_read():
+    """As the shell's <(...) names it."""
+    read, write = os.pipe()
+    os.write(write, b"a dull day\na bright day\n")
+    os.close(write)
+    table, _ = load_texts("sst", f"/dev/fd/{read}")
+    os.close(read)
+    assert table["sentence"].tolist() == ["a dull day", "a bright day"]
 
 
 @pytest.mark.parametrize(
