@@ -91,6 +91,7 @@ def test_a_bag_of_words_is_not_enough(tables, task, limit):
     assert bag_of_words_score(tables, task) < limit
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_encoder_does_clearly_better(tables):
     config = RunConfig(tasks=("sst",), plan="F4 S2", epochs=3, batch_size=16, learning_rate=4e-4)  # F4: run once
     corpus = Corpus({"sst": tables["sst", "train"][:600]}, {"sst": tables["sst", "dev"]})
