@@ -235,26 +235,25 @@ def assert_parts_change_nothing(step_of, method: str, rows: int, cut: Callable[[
             losses = step.trainer.compute_gradients(4, numbers)
         results.append((step, losses, forward.call_count))
     (whole, losses, few), (parts, again, many) = results
-    assert many > few or rows == 1, "it was cut"
+    assert many > few, "it was cut"
     assert again == pytest.approx(losses, rel=1e-5)
     assert_gradients(parts, whole.result())
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("rows", [7, 2, 1])
+@pytest.mark.parametrize("rows", [7, 2])
 def test_accumulation_changes_nothing(step_of, method, rows):
     """In three parts, also of fewer rows than parts."""
     assert_parts_change_nothing(step_of, method, rows, lambda: {"accumulation": 3})
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_long_batches_are_cut_and_that_changes_nothing(step_of, method, monkeypatch):
+def test_long_batches_are_cut_and_that_changes_nothing(step_of, monkeypatch):
     def cut() -> dict:
         monkeypatch.setattr(micro_batches, "UNCUT_TOKENS", 64)
         monkeypatch.setattr(micro_batches, "MICRO_BATCH_TOKENS", 64)
         return {}
 
-    assert_parts_change_nothing(step_of, method, 7, cut)
+    assert_parts_change_nothing(step_of, "gem, unified", 7, cut)
 
 
 def test_parts_by_tokens(calm_encoder):
