@@ -1,4 +1,4 @@
-"""RoBERTa, DistilBERT and MPNet checkpoints against transformers' classes: states, gradients, saving, errors."""
+"""BERT, RoBERTa, DistilBERT and MPNet checkpoints against transformers' classes: states, gradients, saving, errors."""
 
 import json
 import logging
@@ -17,6 +17,13 @@ from mtbert.multitask.model import parameter_counts
 
 ROBERTA = dict(pad_token_id=1, layer_norm_eps=1e-5)
 SHAPES = {
+    "bert-d48-h3-L2": dict(
+        hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=997,
+    ),
+    "bert-d64-h8-L4": dict(
+        hidden_size=64, num_attention_heads=8, num_hidden_layers=4, intermediate_size=96, vocab_size=50,
+        type_vocab_size=4, layer_norm_eps=1e-5, pad_token_id=3,
+    ),
     "roberta-d48-h3-L2": dict(
         ROBERTA, hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=997,
         max_position_embeddings=66, type_vocab_size=1,
@@ -34,12 +41,9 @@ SHAPES = {
         hidden_size=48, num_attention_heads=3, num_hidden_layers=2, intermediate_size=100, vocab_size=997,
         max_position_embeddings=514, layer_norm_eps=1e-5,
     ),
-    "mpnet-d64-h8-L3": dict(
-        hidden_size=64, num_attention_heads=8, num_hidden_layers=3, intermediate_size=96, vocab_size=50,
-        max_position_embeddings=514,
-    ),
 }  # fmt: skip
 CLASSES = {
+    "bert": (transformers.BertConfig, transformers.BertModel),
     "roberta": (transformers.RobertaConfig, transformers.RobertaModel),
     "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
     "mpnet": (transformers.MPNetConfig, transformers.MPNetModel),
@@ -70,11 +74,18 @@ def ours(folder) -> BertModel:
 
 
 def inputs(config: BertConfig, lengths: list[int]) -> dict[str, torch.Tensor]:
-    """A padded batch of random ids without the padding's, as keywords of both models."""
+    """A padded batch of random ids without the padding's, as keywords of both models.
+
+    Of BERT with the types of two sentences; RoBERTa's are all of type 0, and the others have none.
+    """
     shape = (len(lengths), max(lengths))
-    mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    position, length = torch.arange(shape[1]), torch.tensor(lengths)[:, None]
+    mask = position < length
     ids = torch.randint(config.pad_token_id + 1, config.vocab_size, shape, generator=torch.Generator().manual_seed(1))
-    return dict(input_ids=ids.where(mask, config.pad_token_id), attention_mask=mask.long())
+    batch = dict(input_ids=ids.where(mask, config.pad_token_id), attention_mask=mask.long())
+    if config.model_type == "bert":
+        batch["token_type_ids"] = (position >= length // 2) * (config.type_vocab_size - 1) * mask
+    return batch
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -121,7 +132,10 @@ def test_what_we_save_is_read_by_transformers_and_by_us(reference, ours, tmp_pat
     batch = inputs(ours.config, [10, 6])
     tokens = batch["attention_mask"].bool()
     again, mine_again = type(reference).from_pretrained(tmp_path).eval(), BertModel.from_pretrained(tmp_path)
-    assert torch.equal(again(**batch).last_hidden_state[tokens], reference(**batch).last_hidden_state[tokens])
+    found, expected = again(**batch), reference(**batch)
+    assert torch.equal(found.last_hidden_state[tokens], expected.last_hidden_state[tokens])
+    if hasattr(reference, "pooler"):
+        assert torch.equal(found.pooler_output, expected.pooler_output)
     assert mine_again.config == ours.config
     assert all(torch.equal(mine_again.state_dict()[name], tensor) for name, tensor in ours.state_dict().items())
     automatic = transformers.AutoModel.from_pretrained(tmp_path)
@@ -189,7 +203,8 @@ def test_missing_tensors_are_named_as_the_checkpoint_names_them(ours, tmp_path):
     ours.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     name = hf_name("layers.1.attention.key.bias", ours.config.model_type)
-    expected = {"roberta": "encoder.layer.1.attention.self.key.bias",
+    expected = {"bert": "encoder.layer.1.attention.self.key.bias",
+                "roberta": "encoder.layer.1.attention.self.key.bias",
                 "distilbert": "transformer.layer.1.attention.k_lin.bias",
                 "mpnet": "encoder.layer.1.attention.attn.k.bias"}  # fmt: skip
     assert name == expected[ours.config.model_type]
@@ -202,7 +217,8 @@ def test_missing_tensors_are_named_as_the_checkpoint_names_them(ours, tmp_path):
 
 def test_a_checkpoint_with_a_language_modelling_head_loads(reference, ours, tmp_path):
     """Its names have the type in front, and tensors that the encoder does not need."""
-    with_head = {transformers.RobertaModel: transformers.RobertaForMaskedLM,
+    with_head = {transformers.BertModel: transformers.BertForMaskedLM,
+                 transformers.RobertaModel: transformers.RobertaForMaskedLM,
                  transformers.DistilBertModel: transformers.DistilBertForMaskedLM,
                  transformers.MPNetModel: transformers.MPNetForMaskedLM}[type(reference)]  # fmt: skip
     model = with_head(reference.config)
