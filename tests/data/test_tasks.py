@@ -563,13 +563,9 @@ def test_a_checkout_has_a_folder_for_tasks(folder, monkeypatch):
         ("name: topics", "name: my topics", "name: 'my topics' is not a name of at most 64 lower-case"),
         *(
             ("name: topics", f"name: {name}", f"name: '{name}' means something else")
-            for name in ("overall", "type", "training", "get", "copy", "setdefault")
+            for name in ("overall", "type", "get")
         ),
         ("name: topics", f"name: {'a' * 250}", "name: 'aaa.* is not a name of at most 64"),
-        *(
-            ("[headline]", f"[{name}]", f"sentence_columns: {name} has a meaning")
-            for name in ("id", "predicted", "confidence")
-        ),
         (
             "kind: classes\nclass_names: [sport, weather, science]",
             "kind: regression\nlabel_range: [-1.0e308, 1.0e308]",
@@ -577,10 +573,8 @@ def test_a_checkout_has_a_folder_for_tasks(folder, monkeypatch):
         ),
         ("[sport, weather, science]", "[sport, ' weather']", "class_names: ' weather' begins or ends with a space"),
         ("[headline]", "[p_sport]", "sentence_columns: p_sport is the column of a class's probability"),
-        ("[headline]", "[headline, headline]", "columns: headline is given twice"),
         ("[headline]", "[topic]", "columns: topic is given twice"),
         ("id_column: null", "id_column: topic", "columns: topic is given twice"),
-        ("id_column: null", "id_column: headline", "columns: headline is given twice"),
         ("label_column: topic", "label_column: id", "columns: the label's is named id"),
         ("id_column: null", "id_column: label", "columns: the label's is named id, or the id's label"),
         ("topics-{split}.csv", '"a\\0{split}"', "files: .* is not a path"),

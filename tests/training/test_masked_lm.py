@@ -226,7 +226,7 @@ def interrupt(monkeypatch):
 
 
 @pytest.mark.usefixtures("saved_each_step")
-@pytest.mark.parametrize("steps", [1, 3, 5, 8])  # 5 steps are an epoch
+@pytest.mark.parametrize("steps", [1, 5, 8])  # 5 steps are an epoch
 def test_an_interrupted_run_goes_on_bit_for_bit(encoder, texts, tmp_path, interrupt, steps):
     start, whole, path = copy.deepcopy(encoder), copy.deepcopy(encoder), tmp_path / "pretraining.pt"
     curve = pretrain(whole, texts, SETTINGS)
@@ -251,7 +251,7 @@ def test_a_finished_run_is_taken_from_its_file(encoder, texts, tmp_path, interru
     assert [file.name for file in path.parent.iterdir()] == ["pretraining.pt"]
 
 
-@pytest.mark.parametrize("other", ["seed", "encoder", "texts", "damage"])
+@pytest.mark.parametrize("other", ["seed", "encoder", "texts"])
 def test_a_file_of_another_run_is_passed_over(encoder, tiny_encoder, texts, tmp_path, caplog, other):
     start, path, settings = copy.deepcopy(encoder), tmp_path / "pretraining.pt", SETTINGS
     pretrain(encoder, texts, SETTINGS, checkpoint=path)
@@ -259,16 +259,14 @@ def test_a_file_of_another_run_is_passed_over(encoder, tiny_encoder, texts, tmp_
         settings = SETTINGS.but(seed=6)
     elif other == "encoder":
         start = copy.deepcopy(encoder)
-    elif other == "texts":
-        texts = tokenize_texts(corpus(41), tiny_encoder, max_length=16)
     else:
-        path.write_bytes(path.read_bytes()[:-100])
+        texts = tokenize_texts(corpus(41), tiny_encoder, max_length=16)
     expected, again = copy.deepcopy(start), copy.deepcopy(start)
     curve = pretrain(expected, texts, settings)
     with caplog.at_level(logging.WARNING, logger="mtbert"):
         pd.testing.assert_frame_equal(pretrain(again, texts, settings, checkpoint=path), curve)
     assert same(weights(again), weights(expected))
-    assert ("is damaged" if other == "damage" else "belongs to another run") in caplog.text
+    assert "belongs to another run" in caplog.text
 
 
 def test_the_encoder_keeps_its_mode_and_what_is_frozen(encoder, texts):
@@ -315,16 +313,10 @@ def test_a_loss_that_is_not_finite_is_named(encoder, texts):
         pretrain(encoder, texts, SETTINGS)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"plan": "S2 I2"}, "4 layers up to here"), ({"layers": 3}, "layers: 3"), ({"max_length": 600}, "600")],
-)
-def test_what_does_not_fit_the_encoder_is_said_before_pretraining(
-    tiny_config, course_folder, monkeypatch, wrong, message
-):
+def test_what_does_not_fit_the_encoder_is_said_before_pretraining(tiny_config, course_folder, monkeypatch):
     monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
-    config = tiny_config.but(pretrain="before", **wrong)
-    with pytest.raises(ValueError, match=message):
+    config = tiny_config.but(pretrain="before", plan="S2 I2")
+    with pytest.raises(ValueError, match="4 layers up to here"):
         loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
 
 

@@ -56,9 +56,7 @@ def test_names_are_text_and_the_default_is_one_seed(grid_file):
         ),
         ("seeds: []\nruns: {a: {}}", r"grid\.yaml, run 'a': seeds: a list with at least one"),
         ("runs: {a: {seed: 3}}", r"grid\.yaml, run 'a': seed: .*write seeds: \[3\]"),
-        ("run: {a: {}}", r"grid\.yaml: a grid needs a mapping `runs`"),
         ("runs: [a, b]", r"grid\.yaml: a grid needs a mapping `runs`"),
-        ("- a", r"grid\.yaml: a grid needs a mapping `runs`"),
         ("runs: {a: {}}\nseed: [1]", r"grid\.yaml: unknown key seed; known are base, seeds, runs"),
     ],
 )
