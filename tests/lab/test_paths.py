@@ -99,13 +99,14 @@ def test_a_tilde_is_the_home_folder(monkeypatch, tmp_path):
         cache_dir()
 
 
+@pytest.mark.parametrize("variable", ["MTBERT_RESULTS", "MTBERT_CACHE"])
 def test_a_folder_that_cannot_be_written_to_is_named_before_training(
-    tiny_config, course_data, monkeypatch, tmp_path, run_of
+    tiny_config, course_data, monkeypatch, tmp_path, run_of, variable
 ):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MTBERT_RESULTS", str(tmp_path / "file" / "results"))
+    monkeypatch.setenv(variable, str(tmp_path / "file" / "below"))
     monkeypatch.setattr("mtbert_lab.store.runs.train", lambda *args, **kwargs: pytest.fail("trained"))
-    with pytest.raises(FolderError, match=r"file/results: cannot be written to \(Not a directory\); MTBERT_RESULTS"):
+    with pytest.raises(FolderError, match=r"file/below\S*: cannot be written to \(Not a directory\); MTBERT_RESULTS"):
         run_of(tiny_config)
 
 
