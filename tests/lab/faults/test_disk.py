@@ -77,7 +77,7 @@ def test_a_model_without_room_is_saved_in_that_of_the_checkpoints(tiny_config, c
 
     monkeypatch.setattr(MultitaskBert, "save", full)
     run = run_of(tiny_config.but(frozen=True))
-    assert saved == [2, 0] and load_model(run.run_id) and run.scores["n"].tolist() == [20, 20]
+    assert saved == [1, 0] and load_model(run.run_id) and run.scores["n"].tolist() == [20, 20]
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
