@@ -10,6 +10,7 @@ import itertools
 import random
 import re
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -57,6 +58,14 @@ NOT_CORE = {
 def saved_each_step(monkeypatch):
     """Training writes its checkpoint after every step."""
     monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", "0")
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C raises KeyboardInterrupt, even where these tests run in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_addoption(parser):

@@ -4,13 +4,14 @@ import os
 import signal
 import threading
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from mtbert.optim import AdamW
 from mtbert.training.checkpoint import Checkpoint, TrainingError, stopping
+
+pytestmark = pytest.mark.usefixtures("ctrl_c")
 
 
 @pytest.fixture
@@ -78,14 +79,6 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(parts, tmp_path, mon
 # --- stopped by a signal ---------------------------------------------------------------------------------------------
 
 SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c():
-    """Ctrl-C raises KeyboardInterrupt, even where these tests run in the background of a script, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_is_noted_and_raised_after_the_block():
@@ -166,7 +159,7 @@ def test_steps_without_a_path_are_not_guarded(parts):
     ],
 )
 def test_training_goes_on_bit_for_bit_after_a_signal(
-    run, tiny_config, tmp_path, monkeypatch, number, error, fields, after
+    run, tiny_config, tmp_path, monkeypatch, number, error, fields, after, assert_same_bits
 ):
     config, checkpoint = tiny_config.but(**fields), tmp_path / "checkpoint.pt"
     whole, update, steps = run(config), AdamW.step, []
@@ -183,10 +176,7 @@ def test_training_goes_on_bit_for_bit_after_a_signal(
     assert len(steps) == after
     resumed = run(config, checkpoint=checkpoint)
     assert len(steps) == 10 + 5 * bool(fields)  # an epoch of pretraining, two of training
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
-    pd.testing.assert_frame_equal(whole.predictions, resumed.predictions, check_exact=True)
-    assert whole.curve["train_loss"].tolist() == resumed.curve["train_loss"].tolist()
+    assert_same_bits(whole, resumed)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan"])

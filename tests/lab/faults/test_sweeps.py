@@ -30,13 +30,10 @@ OPTIONS = ("--in-order", "--threads", "1", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)
-def ctrl_c(monkeypatch):
-    """SIGINT is not ignored, as it is if these tests run in the background of a script; checkpoints come often."""
+def often_saved(monkeypatch, ctrl_c):
+    """Checkpoints come often, on one thread, and SIGINT is not ignored."""
     monkeypatch.setenv("MTBERT_CHECKPOINT_SECONDS", "0.2")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def write_grid(path: Path, encoder: str, steps: int) -> Path:
