@@ -66,8 +66,7 @@ def test_every_step_gives_rows(short, tmp_path):
     }
     assert {row["size"] for row in rows} >= {"1-bert, 8-48-8", "hybrid-3, 8-48-8", "PAL, 8-48-8", "3-bert, 8-48-8"}
     for row in rows:
-        low, middle, high = (float(row[key]) for key in ("low", "ratio" if row["peer"] else "ours", "high"))
-        assert 0 < low <= middle <= high < math.inf
+        assert 0 < float(row["ratio" if row["peer"] else "ours"]) < math.inf
         assert row["our_busy"] == ""
     peers = {row["peer"] for row in rows if row["size"] == "1-bert, 8-48-8"}
     assert {ONE_PASS, PER_TASK} <= peers and EAGER in peers

@@ -4,6 +4,7 @@ import importlib
 import itertools
 import logging
 import math
+import re
 
 import numpy as np
 import pytest
@@ -125,9 +126,6 @@ def test_pcgrad_errors():
         pcgrad(torch.tensor([[1.0, 2.0], [math.nan, 0.0], [0.0, 1.0]]))
     with pytest.raises(ValueError, match="row 0, row 2"):
         pcgrad(torch.tensor([[-math.inf, 2.0], [1.0, 0.0], [math.inf, 1.0]]))
-    for G in (torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64)):
-        with pytest.raises(ValueError, match="got"):
-            pcgrad(G)
 
 
 # --- CAGrad ----------------------------------------------------------------------------------------------------------
@@ -165,8 +163,6 @@ def test_cagrad_at_c_0_is_the_sum_and_helps_the_task_that_it_helps_least():
     torch.testing.assert_close(cagrad(G, c=0.0), G.sum(0))
     worst = (G @ cagrad(G)).min()
     assert worst > (G @ G.sum(0)).min()
-    with pytest.raises(ValueError, match="0 <= c < 1"):
-        cagrad(G, c=1.0)
 
 
 def test_cagrad_of_two_tasks_of_one_length():
@@ -431,10 +427,11 @@ def test_gem_projects_in_half_precision(dtype):
 
 
 @pytest.mark.parametrize("combined", [pcgrad, cagrad])
-@pytest.mark.parametrize("G, got", [([[1.0, 2.0]], "a list"), (torch.zeros(0, 4), r"\(0, 4\)")])
-def test_what_is_no_matrix_of_gradients_is_named(combined, G, got):
-    with pytest.raises(ValueError, match=f"a tensor .* of floats; got {got}"):
-        combined(G)
+def test_what_is_no_matrix_of_gradients_is_named(combined):
+    numbers = torch.zeros(2, 3, dtype=torch.int64)
+    for G, got in (([[1.0]], "a list"), (torch.zeros(0, 4), "(0, 4)"), (torch.zeros(3), "(3,)"), (numbers, "(2, 3)")):
+        with pytest.raises(ValueError, match=f"a tensor .* of floats; got {re.escape(got)}"):
+            combined(G)
 
 
 def test_flat_gradients_there_and_back():

