@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, settings
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import RunConfig
 from mtbert.data import corpus
+from mtbert.multitask import MultitaskBert
 from mtbert.paths import REPOSITORY
 from mtbert.training.loop import TrainedRun, train
 from mtbert.training.task_data import load_corpus
@@ -336,6 +337,17 @@ def shake():
         return model
 
     return shake
+
+
+@pytest.fixture
+def model(tiny_config, shake):
+    """model(tasks, **fields): of plan I2, where every task has an encoder of its own, with other weights than new."""
+
+    def model(tasks=("sst",), **fields) -> MultitaskBert:
+        torch.manual_seed(5)
+        return shake(MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval(), 0.05)
+
+    return model
 
 
 class Trap:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 
 from mtbert.data.tasks import TASKS, Task
@@ -12,17 +11,6 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert_lab.model_card import export_with_card
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
-
-
-@pytest.fixture
-def model(tiny_config, shake):
-    """A model of plan I2, in which every task has an encoder of its own, with other weights than it starts from."""
-
-    def model(tasks=("sst",), **fields) -> MultitaskBert:
-        torch.manual_seed(5)
-        return shake(MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval(), 0.05)
-
-    return model
 
 
 @pytest.mark.parametrize("task, max_length", [("sst", 8), ("quora", 12), ("quora", 13)])

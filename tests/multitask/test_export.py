@@ -8,26 +8,16 @@ from mtbert.bert.model import BertModel
 from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.export import ExportError, export_task
-from mtbert.multitask.model import MultitaskBert
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
 AGE = Task(name="cfimdb", files="{split}", sentence_columns=("text",), label_column="age", kind="regression",
            label_range=(10, 90))  # fmt: skip
 
 
-@pytest.fixture
-def model(tiny_config, monkeypatch, shake):
-    """A model of plan I2, in which every task has an encoder of its own, with other weights than it starts from.
-
-    cfimdb is a regression here.
-    """
-
-    def model(tasks=("sst",), **fields) -> MultitaskBert:
-        monkeypatch.setitem(TASKS, "cfimdb", AGE)
-        torch.manual_seed(5)
-        return shake(MultitaskBert(tiny_config.but(tasks=tasks, plan="I2", **fields)).eval(), 0.05)
-
-    return model
+@pytest.fixture(autouse=True)
+def age(monkeypatch):
+    """cfimdb is a regression here."""
+    monkeypatch.setitem(TASKS, "cfimdb", AGE)
 
 
 def read(folder, texts, reader):
