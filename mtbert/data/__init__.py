@@ -1,6 +1,6 @@
 """From CSV files and JSON Lines to token ids: the course's tasks and one's own, checked tables, the demo corpus."""
 
-from mtbert.data.array_cache import FEWEST, MappedArray, cached_arrays, mapped_array, sealed_arrays
+from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, sealed_arrays
 from mtbert.data.corpus import Corpus
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.reports import class_counts, empty_classes, fault_of, remarks_on_range
@@ -11,7 +11,6 @@ from mtbert.data.tokens import FlatSequences, TokenizedTable, load_tokenizer, to
 
 __all__ = [
     "COURSE",
-    "FEWEST",
     "GET_DATA",
     "SPLITS",
     "TAGS",

@@ -55,11 +55,6 @@ class MultitaskBert(nn.Module):
             self.log_variances = nn.ParameterDict({task: torch.zeros(()) for task in config.tasks})
 
     @property
-    def plan(self) -> SharingPlan:
-        """The sharing plan, for this encoder's number of layers."""
-        return self.encoder.plan
-
-    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device
@@ -216,7 +211,7 @@ class MultitaskBert(nn.Module):
     def table(self) -> pd.DataFrame:
         """`SharingPlan.table` for this encoder, and rows for adapters and heads."""
         adapters = self.encoder.adapters
-        tables = [self.plan.table(self.encoder.config)]
+        tables = [self.encoder.plan.table(self.encoder.config)]
         for name, part, tasks in (("adapters", adapters, adapters), ("heads", self.heads, self.heads.by_task)):
             count = parameter_counts(part)["parameters"]
             if count:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mtbert.bert import Batch
 from mtbert.config import RunConfig
-from mtbert.data import FEWEST, TASKS, Corpus, FlatSequences, TokenizedTable, pos_features, tokenize
+from mtbert.data import TASKS, Corpus, FlatSequences, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.runtime import pick_device
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
@@ -218,9 +218,8 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predictions of a trained model for a checked table: task, split, id, predicted, confidence, and known labels.
 
-    The model moves to the device and stays there. Of a small table nothing is kept on disk.
+    The model moves to the device and stays there. Outputs of frozen layers are not kept on disk.
     """
     place = pick_device(device)
     model = model.to(place)
-    passes = 1 if len(table) >= FEWEST else 0
-    return task_rows(model, task, table, place, passes).predictions(model, split)
+    return task_rows(model, task, table, place, passes=0).predictions(model, split)

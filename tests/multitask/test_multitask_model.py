@@ -227,5 +227,5 @@ def test_random_weights_are_a_function_of_the_seed(build):
 def test_the_encoder_of_the_first_layers(tiny_config):
     whole = BertModel.from_pretrained(tiny_config.encoder)
     model = MultitaskBert(tiny_config.but(layers=1))
-    assert model.plan.layers == model.plan.layers[:1] and model.encoder.config.num_hidden_layers == 1
+    assert len(model.encoder.plan.layers) == 1 and model.encoder.config.num_hidden_layers == 1
     torch.testing.assert_close(model.encoder.layers[0][0].state_dict(), whole.layers[0].state_dict())
