@@ -486,13 +486,18 @@ def fields(name: Annotated[str, typer.Argument(help="of one field, or a part of 
 def claims(imports: Imports = None) -> None:
     """Check the papers' claims against the stored runs.
 
-    Writes claims.csv of the results store.
+    Writes claims.csv of the results store, and prints how many have which verdict.
     """
-    from mtbert_lab.paths import shipped
-    from mtbert_lab.report.claims import write_claims
+    from mtbert_lab.paths import results_dir, shipped
+    from mtbert_lab.report.claims import claims_table
+    from mtbert_lab.store import write_table
 
     shipped("params/claims.yaml")
-    typer.echo(write_claims())
+    table = claims_table()
+    path = write_table(table, results_dir() / "claims.csv")
+    for verdict, count in table["verdict"].value_counts().items():
+        typer.echo(f"{count:4} {verdict}", err=True)
+    typer.echo(path)
 
 
 @app.command()
@@ -509,6 +514,7 @@ def report(
         Path | None,
         typer.Option(help="default: build of the checkout, or outside of it the current folder"),
     ] = None,
+    imports: Imports = None,
 ) -> None:
     """Build the site of notebooks, OUT/report/index.html.
 

@@ -1,6 +1,7 @@
 """Errors and reports of the library on the command line: what they say of Python is said of options."""
 
 _ON_THE_COMMAND_LINE = {  # what errors and reports of mtbert say -> what a user of the command writes
+    "for one of your own import the file that registers it": "--import FILE.py runs your own",
     "import the file that registers it": "--import FILE.py runs the code",
     "accept_rejects=True": "--accept-rejects",
     "data=FOLDER": "--data",

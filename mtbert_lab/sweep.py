@@ -11,6 +11,7 @@ import heapq
 import logging
 import math
 import time
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ def look_up(
 ) -> list[SweepRun]:
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
+    Those that are equal although a field differs, which has no effect there, are logged.
     Teachers come before their students; those whose models are needed and missing are added. Raises ConfigError for
     all stored runs that are damaged or of other tasks than those here, and for all that could not start: their data or
     encoder are missing or damaged, or their encoder has other sizes than they need. Neither the encoder nor the number
@@ -82,12 +84,14 @@ def look_up(
     found: dict[str, SweepRun] = {}
     checked: set[RunConfig] = set()  # of seed 1
     errors: dict[str, dict[str, None]] = {}  # error -> names of runs, in their order
+    idle: dict[str, None] = {}  # what is said of runs that are another one
     to_do = [(name, config, False) for name, config in runs]
     for name, config, needs_model in to_do:  # grows by the teachers
         try:
             corpus = corpora(config)
             run_id = run_id_of(config, corpus)
             if run_id in found:
+                idle |= _same_run(name, config, found[run_id])
                 if found[run_id].needs_model or not needs_model:
                     continue
                 name = found[run_id].name
@@ -103,10 +107,18 @@ def look_up(
             found[run_id] = run
         except ValueError as error:
             errors.setdefault(str(error), {})[name] = None
+    for text in idle:
+        log.warning("%s", text)
     if errors:
         lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
         raise ConfigError("\n".join(lines))
     return sorted(found.values(), key=lambda run: generation(run.config))
+
+
+def _same_run(name: str, config: RunConfig, first: SweepRun) -> dict[str, None]:
+    """What is said of a run that has the id of another one although fields differ, as a key; no key where none do."""
+    fields = [field for field in RunConfig.model_fields if getattr(config, field) != getattr(first.config, field)]
+    return {f"{name} is the run {first.name}: {', '.join(fields)} has no effect in it": None} if fields else {}
 
 
 def generation(config: RunConfig) -> int:
@@ -261,7 +273,9 @@ def _outcome(future: "Future") -> tuple[str, str, float]:
     """The result of `workers.train_run`. Raises SweepError if the scheduler has lost it."""
     if future.status == "error":
         error = future.exception()
-        return "failed", f"{type(error).__name__}: {error}", 0.0
+        frames = traceback.extract_tb(future.traceback())
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        return "failed", f"{type(error).__name__}: {error}{place}\n{''.join(traceback.format_list(frames))}", 0.0
     if future.status != "finished":
         raise SweepError("the scheduler was lost; the same command goes on from the checkpoints")
     return future.result()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
+from mtbert.sharing import ADAPTERS, Adapter
 from mtbert.strict_yaml import read_yaml
 
 # One value of every field that is not its default.
@@ -64,6 +65,11 @@ OTHER_RUNS = dict(
         ({"tasks": []}, "tasks: at least one task to train on is needed"),
         ({"tasks": ["sst", "sst"]}, "tasks: a task is given twice in ['sst', 'sst']"),
         ({"score_tasks": ["sts", "sts"]}, "score_tasks: a task is given twice in ['sts', 'sts']"),
+        (
+            {"adapter": "gate"},
+            "adapter: 'gate' is not known; for one of your own import the file that registers it; known are none, pal, "
+            "low_rank, houlsby, houlsby_pals, lhuc",
+        ),
         ({"schedule": "steps"}, "schedule: 'steps' is not known; known are none, linear, cosine, onecycle"),
     ],
 )
@@ -176,6 +182,14 @@ def test_what_does_not_fit_together_is_named(params, message):
     with pytest.raises(ConfigError) as error:
         RunConfig.from_params(params)
     assert str(error.value).startswith(message)
+
+
+def test_an_adapter_without_a_method_is_named(monkeypatch):
+    """Its name may be misspelt, and it would train as none."""
+    misspelt = type("Nothing", (Adapter,), {"after_layr": lambda self, depth, x: x})
+    monkeypatch.setitem(ADAPTERS, "nothing", misspelt)
+    with pytest.raises(ConfigError, match="adapter: nothing has none of an adapter's methods, after_attention, "):
+        RunConfig.from_params({"adapter": "nothing"})
 
 
 def test_a_task_that_is_only_scored_ties_no_tasks():

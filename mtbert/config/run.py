@@ -20,6 +20,7 @@ from pydantic import (
 from mtbert.bert import MINILM, NAMED_ENCODERS, content_name
 from mtbert.config.checks import problems
 from mtbert.config.values import (
+    OWN_CODE,
     REGISTRIES,
     ConfigError,
     Count,
@@ -110,7 +111,7 @@ class RunConfig(BaseModel):
     )
     soft_strength: Factor = Field(default=0.01, gt=0, description="factor of that pull in the loss")
 
-    adapter: Annotated[str, one_of(ADAPTERS, "none")] = Field(
+    adapter: Annotated[str, one_of(ADAPTERS, "none", source=OWN_CODE)] = Field(
         default="none", description="of each task's own; houlsby_pals: as the code of the PALs' authors has Houlsby's"
     )
     adapter_size: Size = Field(default=204, description="s, the width inside an adapter")
@@ -154,7 +155,7 @@ class RunConfig(BaseModel):
         default="sampled",
         description="a step trains one sampled task, the tasks pass by pass in turn, or a batch of each",
     )
-    sampling: Annotated[str, one_of(SAMPLERS)] = Field(
+    sampling: Annotated[str, one_of(SAMPLERS, source=OWN_CODE)] = Field(
         default="proportional",
         description="which task a sampled step draws, by the numbers of examples",
     )
@@ -179,7 +180,7 @@ class RunConfig(BaseModel):
     )
 
     # Gradients: how those of a step's tasks combine.
-    gradients: Annotated[str, one_of(REGISTRIES["gradients"], "sum")] = Field(
+    gradients: Annotated[str, one_of(REGISTRIES["gradients"], "sum", source=OWN_CODE)] = Field(
         default="sum", description="what is done about conflicts between tasks: sum, pcgrad, cagrad, gem or agem"
     )
     gradient_options: dict[str, Real] = Field(
@@ -428,7 +429,8 @@ def unknown_names(params: dict) -> str:
     """The tasks and methods of stored parameters that are not known here, as a phrase; empty if all are known."""
     tasks = {*params.get("tasks", ()), *params.get("score_tasks", ())}
     if unknown := tasks - TASKS.keys():
-        return f"there is no task {', '.join(unknown)} here; is MTBERT_TASKS set?"
+        named = ", ".join(unknown)
+        return f"there is no task {named} here; set MTBERT_TASKS to the folder of its file, or add it to TASKS"
     for field, registry in REGISTRIES.items():
         default = RunConfig.model_fields[field].default
         names = set(str(params.get(field, default)).split("+"))

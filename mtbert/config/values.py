@@ -58,6 +58,7 @@ def one_of(registry: Collection[str], *more: str, source: str = "") -> AfterVali
     return AfterValidator(check)
 
 
+OWN_CODE = "for one of your own import the file that registers it"
 TaskName = Annotated[str, one_of(TASKS, source="MTBERT_TASKS names the folder of tasks of your own")]
 EncoderName = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
 PlanText = Annotated[str, Field(max_length=1000)]

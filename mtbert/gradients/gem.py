@@ -62,7 +62,11 @@ def gem(g: Tensor, M: Tensor, *, margin: float = 0.0) -> tuple[Tensor, Tensor]:
 
 
 def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
-    """The projected gradient g~ (P,) of `gem`, without v."""
+    """The gradient closest to g that meets g~ . m_k >= 0 for every row m_k of M: g (P,), M (K, P) -> g~ (P,).
+
+    So a plain step raises the loss of no memory to first order. A margin asks for more, as in `gem`, which also returns
+    the weights v. Raises ValueError for other shapes, a negative margin or a gradient that is not finite.
+    """
     projected, _ = gem(g, M, margin=margin)
     return projected
 

@@ -36,6 +36,7 @@ from mtbert.runtime import pick_device
 from mtbert.strict_yaml import read_yaml
 from mtbert_lab import sweep
 from mtbert_lab.cost import predict_runs
+from mtbert_lab.own_code import imported
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store import read_grids
 
@@ -176,7 +177,7 @@ def _read_page(notebook: Path, params: Path, folder: Path, data: str | Path | No
 
 
 def _parameters(notebook: Path, params: Path, data: str | Path | None, grid: Path | None) -> dict[str, Any]:
-    """What the profile's folder has for the notebook, `grid`, and `data` where it has a parameter data_dir."""
+    """What the profile's folder has for the notebook, `grid`, and `data` and imported files where it takes them."""
     declared = papermill.inspect_notebook(notebook).keys()
     file = params / f"{notebook.stem}.yaml"
     where = f"params/{params.name}/{file.name}"
@@ -194,6 +195,8 @@ def _parameters(notebook: Path, params: Path, data: str | Path | None, grid: Pat
             f"{where}: {', '.join(unknown)} is not in the notebook's cell tagged 'parameters', "
             f"which has: {', '.join(sorted(declared)) or 'nothing'}"
         )
+    if imported and "imports" in declared:
+        values["imports"] = ",".join(str(Path(file).resolve()) for file in imported)
     if data is not None and "data_dir" in declared:
         values["data_dir"] = str(Path(data).resolve())
     return values

@@ -24,7 +24,6 @@ from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import AdapterSizes, SharingPlan, adapter_parameters
 from mtbert.strict_yaml import read_yaml
-from mtbert_lab.paths import results_dir
 from mtbert_lab.report.arithmetic import evaluate, half_digit, range_by_rounding
 from mtbert_lab.report.tables import (
     TOGETHER,
@@ -49,7 +48,7 @@ from mtbert_lab.statistics import (
     margin_of,
     welch,
 )
-from mtbert_lab.store import MissingRun, Run, difference, stack_predictions, summarize, write_table
+from mtbert_lab.store import MissingRun, Run, difference, stack_predictions, summarize
 
 COST_MARGIN = math.log(1.1)
 COLUMNS = [
@@ -183,11 +182,6 @@ def _judge(rows: list[dict]) -> None:
         row |= {"uses_prior": one.found.prior is not None, "cautious": verdict.cautious}
         if verdict.cautious == verdict.verdict:
             row["cautious"] = None
-
-
-def write_claims() -> Path:
-    """Write `claims_table` to claims.csv of the results store; returns its path."""
-    return write_table(claims_table(), results_dir() / "claims.csv")
 
 
 def _row(*groups: list[Run]) -> dict:

@@ -23,6 +23,7 @@ from mtbert.data import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert_lab.analysis.doubts import doubts
 from mtbert_lab.escapes import escaped
+from mtbert_lab.own_code import import_files
 from mtbert_lab.paths import stores
 from mtbert_lab.report import plots, plots_sweeps, sentences
 from mtbert_lab.report.tables import Comparison, Grid, read_runs
@@ -100,7 +101,8 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
 
 
 def load_own(given: dict[str, Any]) -> Grid:
-    """The runs of a `grid` of one's own, as in `load`."""
+    """The runs of a `grid` of one's own, as in `load`; its `imports`, files with commas between, are run before."""
+    import_files(filter(None, given["imports"].split(",")))
     path = Path(given["grid"])
     file = path.resolve() if path.exists() else REPOSITORY / path
     [grid] = _read_or_train(given, [str(file)])

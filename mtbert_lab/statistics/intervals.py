@@ -99,7 +99,9 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
 
     Seeds and examples are crossed random effects: the variance of the examples is the jackknife's, S > 1 seeds add 1/S
     of the variance of their scores that the examples do not explain, and t has the degrees of freedom of Satterthwaite
-    (1946). It borrows nothing, and is conservative; with one seed it is an interval of the examples alone.
+    (1946). It borrows nothing, and is conservative; with one seed it is an interval of the examples alone. Where no
+    example or seed changes the score, as where all predictions are right, there is no variance to estimate and the ends
+    are nan.
     """
     from scipy.special import stdtrit
 
@@ -118,6 +120,8 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
         if squares:
             freedom = max(variance**2 / squares, S - 1)
     error = np.sqrt(max(variance, 0.0)).round(10)
+    if error == 0:
+        return value, np.nan, np.nan
     half = float(error * stdtrit(freedom, 0.975))
     are_ours = all(takes_counts(task.metric) for task in tasks)
     highest = 1.0 if are_ours else np.inf  # of mtbert's metrics none is higher than 1

@@ -45,7 +45,7 @@ def find_run(text: str, data: str | Path | None = None) -> str:
         remedy = "`mtbert runs` lists them"
         found = sorted(run_id for run_id in ids if run_id.startswith(text)) if text else []
     if not found:
-        raise MissingRun(f"{text!r} fits 0 runs; {remedy}")
+        raise MissingRun(f"{text!r} fits 0 runs; {remedy}; looked in {' and '.join(map(str, stores()))}")
     if len(found) > 1:
         shown = found if len(found) <= MOST_SHOWN else [*found[:MOST_SHOWN], "..."]
         raise MissingRun(f"{text!r} fits {len(found)} runs: {', '.join(shown)}; name one")

@@ -551,7 +551,8 @@ def test_fields_lists_them():
 def test_claims_are_written_into_the_results_folder(isolated):
     """Here no run is stored: no claim is compared."""
     path = isolated / "results" / "claims.csv"
-    assert mtbert("claims").stdout == f"{path}\n"
+    result = mtbert("claims")
+    assert result.stdout == f"{path}\n" and re.search(r"^ *\d+ not measured yet$", result.stderr, re.MULTILINE)
     written = pd.read_csv(path)
     text = (REPOSITORY / "params" / "claims.yaml").read_text(encoding="utf8")
     assert len(written) == len(re.findall(r"^ *- {claim:", text, re.MULTILINE))
@@ -585,7 +586,7 @@ def test_export_with_a_head_says_so(tiny_config, course_data, tmp_path, run_of):
         ),
         (["data", "check", "--data", "no/such/folder"], "error: the data folder is 'no/such/folder'"),
         (["train", "demo.yaml", "--device", "gpu"], "error: device 'gpu': no GPU is available; use cpu"),
-        (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them"),
+        (["predict", "0123"], "error: '0123' fits 0 runs; `mtbert runs` lists them; looked in "),
         (["predict", "demo.yaml:two"], "error: demo.yaml: has no run 'two'; it has one"),
         (["plan", "--memory", "2XB"], "error: memory is '2XB'; write a number and a unit, such as 2GB"),
         (["plan", "--minutes", "0"], "error: minutes is 0.0; a number above 0 is needed"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -9,11 +10,15 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from mtbert.gradients import WEIGHTS
 from mtbert.paths import REPOSITORY
 from mtbert.samplers import SAMPLERS
+from mtbert.sharing import ADAPTERS
 from mtbert.sources import SourceError
 from mtbert_lab.cli import app
 from mtbert_lab.own_code import import_files
+from mtbert_lab.store.grids import read_grid
+from mtbert_lab.store.runs import load_or_run
 
 
 def test_what_code_of_ones_own_lacks_is_named(tmp_path):
@@ -78,6 +83,29 @@ def test_code_of_ones_own_is_imported_for_a_command(
         sys.modules.pop("ext", None)
     assert "mine" in listed.stdout and "cubes" not in caplog.text
     assert predicted.stdout.startswith("predicted,confidence\n"), predicted.stderr
+
+
+def test_the_file_of_the_docs_trains(tiny_encoder, tmp_path, monkeypatch):
+    """As docs/own_code.md prints it, with its grid: an adapter, a sampler, a gradient method."""
+    page = (REPOSITORY / "docs" / "own_code.md").read_text(encoding="utf8")
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [grid] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "own.py").write_text(code)
+    (tmp_path / "grid.yaml").write_text(
+        grid.replace("epochs: 1", f"epochs: 1, steps_per_epoch: 2, encoder: {tiny_encoder}")
+    )
+    monkeypatch.setattr("mtbert_lab.own_code.imported", [])
+    registries = (ADAPTERS, "gate"), (SAMPLERS, "cube_root"), (WEIGHTS, "normed")
+    try:
+        import_files([tmp_path / "own.py"])
+        configs = read_grid(tmp_path / "grid.yaml")
+        runs = {name: load_or_run(config, progress=False) for name, [config] in configs.items()}
+    finally:
+        sys.modules.pop("own", None)
+        for registry, name in registries:
+            registry.pop(name, None)
+    assert [*runs] == ["my adapter", "my sampler", "my method"]
+    assert all(run.cost["steps"] == 2 for run in runs.values())
 
 
 def test_a_file_is_run_once_however_it_is_named(tmp_path, monkeypatch, capsys):

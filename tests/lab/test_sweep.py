@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -39,6 +40,12 @@ from mtbert_lab.sweep import (
     train_on,
 )
 from mtbert_lab.workers import Sweep
+
+
+def test_a_field_without_effect_is_told(tiny_config, course_data, caplog):
+    pairs = [("plain", tiny_config), ("wide", tiny_config.but(adapter_size=32)), ("again", tiny_config)]
+    assert [run.name for run in look_up(pairs)] == ["plain"]
+    assert "wide is the run plain: adapter_size has no effect in it" in caplog.text and "again" not in caplog.text
 
 
 def test_teachers_without_a_model_are_runs_of_the_sweep(tiny_config, course_data, isolated, threads_as_workers, run_of):
@@ -156,7 +163,9 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_where_that_can_help(
     failed = train_missing(look_up([*pairs, explodes]), device="cpu")
     assert sorted(trained) == [1, 1, 2, 3, 4], "an error of mtbert itself comes again"
     reasons = {str(run): why for run, why in failed.items()}
-    assert reasons["one, seed 1"] == "OSError: the disk is away"
+    place, *traceback = reasons["one, seed 1"].splitlines()
+    assert re.fullmatch(r"OSError: the disk is away \(test_sweep\.py, line \d+\)", place), "where it was raised"
+    assert any("in train_run" in line for line in traceback)
     assert "TrainingError: the loss of sst is nan at step" in reasons["explodes, seed 4"] and len(reasons) == 2
     assert "of 4] one, seed 1: failed: OSError: the disk is away (" in capsys.readouterr().out
     assert [run.is_stored for run in look_up(pairs)] == [False, True, True]
