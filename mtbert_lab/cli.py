@@ -525,6 +525,8 @@ def report(
     from mtbert_lab.report.build import build_report
 
     shipped("notebooks")
+    if imports and not grid:
+        raise typer.BadParameter("is for runs of a --grid", param_hint="--import")
     if out is None and not Path.cwd().is_relative_to(REPOSITORY):
         out = Path.cwd()
     if out:

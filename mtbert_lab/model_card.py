@@ -1,5 +1,6 @@
 """A task's model for transformers with a model card: task, plan, scores with intervals, data and licences."""
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -92,7 +93,8 @@ def _score_table(task: str, scores: pd.DataFrame | None) -> str:
     lines = ["| metric | score | 95 % interval | examples |\n|---|---|---|---|"]
     if scores is not None:
         for row in scores[scores["task"] == task].itertuples():
-            lines.append(f"| {row.metric} | {row.value:.3f} | {row.low:.3f} to {row.high:.3f} | {row.n} |")
+            interval = "–" if math.isnan(row.low) else f"{row.low:.3f} to {row.high:.3f}"
+            lines.append(f"| {row.metric} | {row.value:.3f} | {interval} | {row.n} |")
     return "\n".join(lines) if len(lines) > 1 else "Not stored."
 
 

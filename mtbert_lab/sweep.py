@@ -74,7 +74,7 @@ def look_up(
 ) -> list[SweepRun]:
     """The runs with their ids, and whether they are stored; equal configurations once, under the first name.
 
-    Those that are equal although a field differs, which has no effect there, are logged.
+    Those that are equal although some field is written otherwise, and has no effect, are logged.
     Teachers come before their students; those whose models are needed and missing are added. Raises ConfigError for
     all stored runs that are damaged or of other tasks than those here, and for all that could not start: their data or
     encoder are missing or damaged, or their encoder has other sizes than they need. Neither the encoder nor the number
@@ -118,7 +118,7 @@ def look_up(
 def _same_run(name: str, config: RunConfig, first: SweepRun) -> dict[str, None]:
     """What is said of a run that has the id of another one although fields differ, as a key; no key where none do."""
     fields = [field for field in RunConfig.model_fields if getattr(config, field) != getattr(first.config, field)]
-    return {f"{name} is the run {first.name}: {', '.join(fields)} has no effect in it": None} if fields else {}
+    return {f"{name} is the same run as {first.name}, whatever it says of {', '.join(fields)}": None} if fields else {}
 
 
 def generation(config: RunConfig) -> int:
@@ -274,8 +274,10 @@ def _outcome(future: "Future") -> tuple[str, str, float]:
     if future.status == "error":
         error = future.exception()
         frames = traceback.extract_tb(future.traceback())
-        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        return "failed", f"{type(error).__name__}: {error}{place}\n{''.join(traceback.format_list(frames))}", 0.0
+        first, *rest = f"{type(error).__name__}: {error}".splitlines()
+        if frames:
+            first += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+        return "failed", "\n".join([first, *rest, *traceback.format_list(frames)]), 0.0
     if future.status != "finished":
         raise SweepError("the scheduler was lost; the same command goes on from the checkpoints")
     return future.result()

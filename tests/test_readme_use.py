@@ -19,7 +19,8 @@ TEXT = "\n".join(page.read_text(encoding="utf8") for page in PAGES)
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, flags=re.DOTALL)
 LINES = [re.split("  #| [<>|] ", line)[0].strip() for _, block in BLOCKS for line in block.splitlines()]
 LINES = [re.sub(r"^(\w+=\S+ )+", "", line) for line in LINES]  # variables in front of a command
-OWN_TEST = (REPOSITORY / "docs" / "take_only_this.md").read_text(encoding="utf8")  # its blocks have one of their own
+WITH_TESTS = [REPOSITORY / "docs" / name for name in ("take_only_this.md", "own_code.md")]
+OWN_TEST = "\n".join(page.read_text(encoding="utf8") for page in WITH_TESTS)  # blocks that have tests of their own
 FOLDERS = "mtbert|mtbert_lab|params|notebooks|results|figures|benchmarks|tools|tests|docs"
 PYTHON = [block for language, block in BLOCKS if language == "python" and block not in OWN_TEST]
 

@@ -452,5 +452,5 @@ def _explain(problem: dict) -> str:
     if problem["type"] == "value_error":
         message = problem["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if problem["loc"] else message  # a check of several fields names them itself
-    tasks = [part for part in problem["loc"] if part in TASKS]  # of a value for each task
+    tasks = [part for part in problem["loc"][1:] if part in TASKS]  # of a value for each task
     return f"{', '.join([key, *tasks])}: {problem['msg']}, got {reprlib.repr(problem['input'])}"

@@ -72,7 +72,7 @@ Factors = Annotated[tuple[Annotated[Factor, Field(gt=0)], ...], BeforeValidator(
 Size = Annotated[int, Field(ge=1, le=2**16)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
-ONE = "one"
+ONE = "one value"
 BY_TASK = "by task"
 FORM = Discriminator(lambda value: BY_TASK if isinstance(value, dict) else ONE)  # an error is about the form given
 SizeByTask = Annotated[Annotated[Size, Tag(ONE)] | Annotated[dict[TaskName, Size], Tag(BY_TASK)], FORM]

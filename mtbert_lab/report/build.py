@@ -89,9 +89,9 @@ def build_report(
     workers: notebooks and runs at a time, of one thread each; default: the cores, at most MOST_WORKERS. grids: every
     notebook is executed once for each of them, named by its parameter `grid`, as `<notebook>-<grid>.ipynb`. A page is
     up to date, and not executed again unless `force`, if its parameters are the same and neither its notebook, nor the
-    packages, nor the results have changed since. Where a notebook has `train_missing: true`, the runs of its grids are
-    trained before. The demo profile keeps its own results and figures in `out/executed`, and trains again when the code
-    has changed or with `force`. out: default root/build. Returns the path of index.html.
+    packages, nor imported files, nor the results have changed since. Where a notebook has `train_missing: true`, the
+    runs of its grids are trained before. The demo profile keeps its own results and figures in `out/executed`, and
+    trains again when the code has changed or with `force`. out: default root/build. Returns the path of index.html.
     Raises ReportError: unknown profile, notebook, parameter or data folder, or failing runs and cells, when the other
     notebooks have ended; and ConfigError for runs that could not start, before one does.
     """
@@ -110,7 +110,7 @@ def build_report(
         store = _demo_store(root, folder, force)
         environment |= {"MTBERT_RESULTS": str(store), "MTBERT_FIGURES": str(folder / "figures")}
     with patch.dict(os.environ, environment):
-        changed = _newest([*_packages(root), *_results(root)])
+        changed = _newest([*_packages(root), *_results(root), *map(Path, imported)])
         stale = [page for page in pages if force or not page.is_made(changed)]
         _remove_others(notebooks, folder, profile)
         if profile == COMMITTED:
@@ -190,13 +190,13 @@ def _parameters(notebook: Path, params: Path, data: str | Path | None, grid: Pat
         if "grid" not in declared:
             raise ReportError(f"--grid: {notebook.name} has no parameter grid; --only names a notebook that has one")
         values["grid"] = str(grid.resolve())
+        if imported:
+            values["imports"] = ",".join(str(Path(file).resolve()) for file in imported)
     if unknown := sorted(map(str, values.keys() - declared)):
         raise ReportError(
             f"{where}: {', '.join(unknown)} is not in the notebook's cell tagged 'parameters', "
             f"which has: {', '.join(sorted(declared)) or 'nothing'}"
         )
-    if imported and "imports" in declared:
-        values["imports"] = ",".join(str(Path(file).resolve()) for file in imported)
     if data is not None and "data_dir" in declared:
         values["data_dir"] = str(Path(data).resolve())
     return values

@@ -200,7 +200,8 @@ def _check_two_runs(claim: dict, grids: Grids) -> dict:
         return row | {"verdict": NOT_MEASURED}
     if check == "cost" and not are_timed_alike([*chain(*runs)]):
         places = sorted(set(map(trained_by, chain(*runs))))
-        return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {' and '.join(places)}"}
+        shared = "" if all(run.is_on_cpu for run in chain(*runs)) else ", where several runs share a GPU"
+        return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {' and '.join(places)}{shared}"}
     if check == "cost":
         return row | {"compared": _compared_costs(claim, claimed, runs, what)}
     of_seed = CHECKS[check].of_seed

@@ -319,7 +319,7 @@ def gem_is_for(gradients: Grid) -> str:
     times = times_as_long(_without_and_with_gem(gradients))
     return (
         f"{keeps} On CPUs it takes about {times:.0f} times as long. It keeps {config.memory_size} examples of each "
-        f"earlier task, and reads {config.memory_batch} of them a step."
+        f"earlier task, and reads {config.memory_batch} of each a step."
     )
 
 

@@ -102,7 +102,8 @@ def load(given: dict[str, Any], *names: str) -> list[Grid]:
 
 def load_own(given: dict[str, Any]) -> Grid:
     """The runs of a `grid` of one's own, as in `load`; its `imports`, files with commas between, are run before."""
-    import_files(filter(None, given["imports"].split(",")))
+    files = map(str.strip, given.get("imports", "").split(","))
+    import_files(filter(None, files))
     path = Path(given["grid"])
     file = path.resolve() if path.exists() else REPOSITORY / path
     [grid] = _read_or_train(given, [str(file)])

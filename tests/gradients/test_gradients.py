@@ -114,7 +114,7 @@ def test_pcgrad_over_several_chunks(monkeypatch):
         torch.testing.assert_close(pcgrad(G, seeded(1)), algorithm_1(G, seeded(1)), rtol=1e-9, atol=1e-9)
 
 
-def test_pcgrad_reads_nothing_where_its_gradients_are():
+def test_the_weights_of_pcgrad_read_nothing_where_the_gradients_are():
     """To read a number of a GPU waits for it; a tensor without content has none to read."""
     G = torch.empty(3, 50, device="meta")
     weights = pcgrad_weights(gram.gram_matrix(G), seeded(0))

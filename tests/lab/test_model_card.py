@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import transformers
 
 from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.export import ExportError
 from mtbert.multitask.model import MultitaskBert
-from mtbert_lab.model_card import export_with_card
+from mtbert_lab.model_card import _score_table, export_with_card
 
 TEXTS = ["a bright story about a violin", "the dull kitchen", "a garden in winter, and a bicycle"]
 
@@ -49,6 +51,11 @@ def test_an_export_does_not_overwrite_another_readme(model, tmp_path):
     (tmp_path / "README.md").unlink()
     for _ in range(2):
         export_with_card(model(pooling="pooler"), "sst", tmp_path)
+
+
+def test_a_score_without_an_interval_has_none_on_the_card():
+    scores = pd.DataFrame([{"task": "sst", "metric": "accuracy", "value": 1.0, "low": np.nan, "high": np.nan, "n": 9}])
+    assert "| accuracy | 1.000 | – | 9 |" in _score_table("sst", scores)
 
 
 def test_names_of_classes_and_plans_are_text_on_the_model_card(tiny_config, monkeypatch, tmp_path):

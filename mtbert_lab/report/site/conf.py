@@ -55,7 +55,8 @@ suppress_warnings = ["myst.xref_missing"]  # links to notebooks that are still b
 
 PAGES = ("index.md", "params.md", "fields.md", "api.md", "api_lab.md")  # templates
 GUIDES = (  # pages of docs/, in reading order
-    "commands.md", "python.md", "take_only_this.md", "own_data.md", "store.md", "clusters.md", "docker.md",
+    "commands.md", "python.md", "take_only_this.md", "own_data.md", "own_code.md", "store.md", "clusters.md",
+    "docker.md",
 )  # fmt: skip
 LIVE = (nodes.raw, nodes.image, download_reference)
 records: dict[str, dict] = {}  # what is known of the pages; no value of Sphinx's, which would render all of them again

@@ -49,8 +49,8 @@ class Comparison:
     def scores(self, constants: pd.DataFrame | None = None) -> pd.DataFrame | None:
         """Scores for reading: a row per baseline of `constants`, then a row per run; None where none is stored.
 
-        constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on 2,000
-        training examples, and of the best point on dev, with its step where that is not the last one.
+        constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on at
+        most 2,000 training examples, and of the best point on dev, with its step where that is not the last one.
         """
         if not self.runs:
             return None

@@ -462,3 +462,13 @@ def test_the_command_writes_into_the_checkout_only_from_inside_of_it(tmp_path, m
     monkeypatch.setattr(build, "build_report", lambda *_, **options: asked.update(options))
     assert CliRunner().invoke(cli.app, ["report"]).exit_code == 0
     assert asked["out"] == (None if inside else tmp_path)
+
+
+def test_imported_files_are_a_parameter_of_pages_for_a_grid(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "imported", ["own.py"])
+    monkeypatch.chdir(tmp_path)
+    notebook, params = REPOSITORY / "notebooks" / "compare_your_runs.ipynb", REPOSITORY / "params" / "cpu"
+    [own] = build._read_pages([notebook], params, tmp_path, grids=[tmp_path / "grid.yaml"])
+    assert own.values["imports"] == str(tmp_path / "own.py")
+    [page] = build._read_pages([notebook], params, tmp_path)
+    assert "imports" not in page.values
