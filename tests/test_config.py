@@ -162,7 +162,7 @@ APART = dict(**THREE, pairs="concat")
             {**UNIFIED, "batch_size": {"sst": 8, "quora": 8}},
             "batch_size: names sst, quora; the tasks are sst,",
         ),
-        ({**UNIFIED, "batch_size": {"sst": 8, "quora": 8, "sts": 0}}, "batch_size, sts: Input should be greater"),
+        ({**UNIFIED, "batch_size": {"sst": 8, "quora": 8, "sts": 0}}, "batch_size: for sts: Input should be greater"),
         ({"tasks": ["sst"], "r_drop": {"quora": 1.0}}, "r_drop: names quora; the tasks are sst"),
         (
             {**UNIFIED, "batch_size": {"sst": 4, "quora": 8, "sts": 8}, "accumulation": 5},

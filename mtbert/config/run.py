@@ -453,4 +453,5 @@ def _explain(problem: dict) -> str:
         message = problem["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if problem["loc"] else message  # a check of several fields names them itself
     tasks = [part for part in problem["loc"][1:] if part in TASKS]  # of a value for each task
-    return f"{', '.join([key, *tasks])}: {problem['msg']}, got {reprlib.repr(problem['input'])}"
+    where = f"for {tasks[0]}: " if tasks else ""
+    return f"{key}: {where}{problem['msg']}, got {reprlib.repr(problem['input'])}"

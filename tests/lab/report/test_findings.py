@@ -54,7 +54,7 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
     assert "3 seeds so far; a verdict needs 6" in told and "no longer" not in told
     assert "so far" not in gem_is_for(synthetic_sequences(6))
     assert "6,000 examples each" in told and "On CPUs it takes about 6 times as long" in told
-    assert "It keeps 64 examples of an earlier task and reads 32 a step." in told
+    assert "It keeps 64 examples of each earlier task, and reads 32 of each a step." in told
 
 
 def test_sequences_without_a_seed_that_all_have_are_left_out(synthetic_sequences):
@@ -67,7 +67,7 @@ def test_sequences_without_a_seed_that_all_have_are_left_out(synthetic_sequences
 def test_agem_stands_beside_gem(synthetic_sequences):
     grid = synthetic_sequences(6)
     grid.runs["sequence, A-GEM"] = []
-    assert agem_keeps(grid).endswith("fall by 0.075 less with A-GEM and by 0.075 less with GEM.")
+    assert agem_keeps(grid).endswith("fall by 0.075 less with A-GEM, and by 0.075 less with GEM.")
     grid = synthetic_sequences(0)
     grid.runs["sequence, A-GEM"] = []
     with pytest.raises(KeyError, match="a seed"):
