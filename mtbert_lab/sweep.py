@@ -91,7 +91,9 @@ def look_up(
             corpus = corpora(config)
             run_id = run_id_of(config, corpus)
             if run_id in found:
-                idle |= _same_run(name, config, found[run_id])
+                if fields := _fields_that_differ(config, found[run_id].config):
+                    same = f"{name} is the same run as {found[run_id].name}, whatever it says of {', '.join(fields)}"
+                    idle[same] = None
                 if found[run_id].needs_model or not needs_model:
                     continue
                 name = found[run_id].name
@@ -115,10 +117,8 @@ def look_up(
     return sorted(found.values(), key=lambda run: generation(run.config))
 
 
-def _same_run(name: str, config: RunConfig, first: SweepRun) -> dict[str, None]:
-    """What is said of a run that has the id of another one although fields differ, as a key; no key where none do."""
-    fields = [field for field in RunConfig.model_fields if getattr(config, field) != getattr(first.config, field)]
-    return {f"{name} is the same run as {first.name}, whatever it says of {', '.join(fields)}": None} if fields else {}
+def _fields_that_differ(first: RunConfig, second: RunConfig) -> list[str]:
+    return [field for field in RunConfig.model_fields if getattr(first, field) != getattr(second, field)]
 
 
 def generation(config: RunConfig) -> int:

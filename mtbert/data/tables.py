@@ -105,10 +105,10 @@ def load_texts(
 
 def _lines_of_texts(file: str | Path) -> tuple[Path, list[str]]:
     """The path and the lines of a file, or of what is piped in."""
-    if Path(file).is_fifo():  # the shell's <(...), named by the user
-        return Path(file), decode(Path(file).read_bytes(), Path(file))
+    path = Path(file)
     if str(file) not in STDIN:
-        return Path(file), read_lines(Path(file))
+        is_named_pipe = path.is_fifo()  # as the shell's <(...) is
+        return path, decode(path.read_bytes(), path) if is_named_pipe else read_lines(path)
     path = Path("stdin")
     content = sys.stdin.buffer.read() if sys.stdin else b""  # None where it was closed
     if not content.strip():

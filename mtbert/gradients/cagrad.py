@@ -10,7 +10,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from mtbert.gradients.gram import check_finite, check_matrix, combine, gram_matrix
+from mtbert.gradients.gram import checked_gram_matrix, combine
 
 
 def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c: float = 0.4) -> Tensor:
@@ -44,10 +44,8 @@ def cagrad(G: Tensor, *, c: float = 0.4) -> Tensor:
     Nothing in it is random. Raises ValueError for another shape, another c than in [0, 1), or a gradient that is not
     finite.
     """
-    check_matrix("G", G, least=1)
-    gram = gram_matrix(G)
-    check_finite(gram, [f"row {i}" for i in range(len(G))])
-    return combine(cagrad_weights(gram, c=c), G)
+    weights = cagrad_weights(checked_gram_matrix(G), c=c)
+    return combine(weights, G)
 
 
 def _minimise(A: ndarray, root_phi: float) -> ndarray:

@@ -91,6 +91,17 @@ def gram_matrix(*parts: Tensor) -> Tensor:
     return gram.triu() + gram.triu(1).T
 
 
+def checked_gram_matrix(G: Tensor) -> Tensor:
+    """Gram matrix (T, T) of the tasks' gradients G (T, P), as in `gram_matrix`.
+
+    Raises ValueError for another shape and for a gradient that is not finite.
+    """
+    check_matrix("G", G, least=1)
+    gram = gram_matrix(G)
+    check_finite(gram, [f"row {i}" for i in range(len(G))])
+    return gram
+
+
 def combine(weights: Tensor | ndarray, *parts: Tensor) -> Tensor:
     """Sum of the rows of stacked parts (R_i, P), weighted (R,): (P,) in their dtype."""
     coefficients = torch.as_tensor(weights, dtype=torch.float64, device=parts[0].device)

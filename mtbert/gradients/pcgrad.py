@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mtbert.gradients.gram import check_finite, check_matrix, combine, gram_matrix
+from mtbert.gradients.gram import checked_gram_matrix, combine
 
 
 def pcgrad_weights(gram: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -38,7 +38,5 @@ def pcgrad(G: Tensor, generator: torch.Generator | None = None) -> Tensor:
     the original g_j. The order comes from `generator`, on the CPU. Raises ValueError for another shape or a gradient
     that is not finite.
     """
-    check_matrix("G", G, least=1)
-    gram = gram_matrix(G)
-    check_finite(gram, [f"row {i}" for i in range(len(G))])
-    return combine(pcgrad_weights(gram, generator), G)
+    weights = pcgrad_weights(checked_gram_matrix(G), generator)
+    return combine(weights, G)

@@ -1,8 +1,11 @@
 """Each fault that a file can have, in small invented files; and the real files, if they are there."""
 
+import io
 import os
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -226,6 +229,13 @@ def test_no_such_task_split_file_or_folder(tmp_path):
     (tmp_path / SST).mkdir()
     with pytest.raises(DataError, match=f"{tmp_path / SST}: Is a directory"):
         load_table("sst", "dev", tmp_path)
+
+
+def test_a_pipe_named_dev_stdin_is_what_is_piped_in(monkeypatch):
+    monkeypatch.setattr(Path, "is_fifo", lambda path: True)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b" \n")))
+    with pytest.raises(DataError, match="nothing is piped in"):
+        load_texts("sst", "/dev/stdin")
 
 
 def test_texts_of_a_pipe_that_is_named_are_read():
