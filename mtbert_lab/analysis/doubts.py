@@ -42,6 +42,8 @@ def _below(group: Sequence[Run], task: str, baselines: pd.DataFrame | None) -> l
         return []
     score = float(np.mean([run.score(task) for run in group]))
     is_own = (baselines["task"] == task) & (baselines["metric"] == TASKS[task].metric)
+    if group[0].config.weights != "pretrained":  # the stored cosine is not that of its encoder
+        is_own &= baselines["baseline"] != "cosine"
     found = []
     for row in baselines[is_own].itertuples():
         if score < row.value:

@@ -13,7 +13,18 @@ from numpy import ndarray
 
 from mtbert_lab.analysis import calibration
 from mtbert_lab.analysis.systems import Systems
-from mtbert_lab.statistics import NOT_SHOWN, Estimate, judge_estimates, margin_of
+from mtbert_lab.statistics import (
+    LEVEL,
+    NO_DIFFERENCE,
+    NOT_SHOWN,
+    Estimate,
+    holm,
+    judge_estimates,
+    margin_of,
+    p_within,
+)
+
+SCORES = ("accuracy", "Pearson")  # metrics that are the score of a task, which has a margin
 
 
 @dataclass(frozen=True)
@@ -193,18 +204,21 @@ def try_all(
 def judge_trials(trials: list[Trial]) -> pd.DataFrame:
     """A row per trial: remedy, task, metric, value, low, high, p (Holm, for all of them), verdict, is_small.
 
-    Gains are positive. verdict: "better", "worse", or "not shown". is_small: a verdict on a task's score is one of
-    these orders, and the difference is smaller than the margin.
+    Gains are positive. verdict: "better", "worse", of a task's score also "no difference that matters", else "not
+    shown". is_small: a verdict on a task's score is an order, and the difference is smaller than the margin.
     """
     gains = {}
+    p_equal = {}
     for trial in trials:
         about = trial.remedy, trial.task, trial.metric
         gains[about] = trial.gain
+        p_equal[about] = p_within(trial.after - trial.before, margin_of(trial.task)) if trial.metric in SCORES else 1.0
     table = judge_estimates(gains)
     parts = pd.DataFrame(table["what"].tolist(), columns=["remedy", "task", "metric"], index=table.index)
     table = table.join(parts)
-    table["verdict"] = table["verdict"].replace({"higher": "better", "lower": "worse"})
     is_order = table["verdict"] != NOT_SHOWN
-    is_score = table["metric"].isin(("accuracy", "Pearson"))
+    is_equal = ~is_order & (holm(table["what"].map(p_equal)) < LEVEL)
+    table["verdict"] = table["verdict"].replace({"higher": "better", "lower": "worse"}).mask(is_equal, NO_DIFFERENCE)
+    is_score = table["metric"].isin(SCORES)
     table["is_small"] = is_order & is_score & (table["value"].abs() < table["task"].map(margin_of))
     return table.drop(columns="what")

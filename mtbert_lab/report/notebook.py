@@ -227,16 +227,14 @@ def show_differences(
     comparison: Comparison, labels: Mapping[str, str] = NO_LABELS, title: str = "The differences in numbers"
 ) -> None:
     """The table of a comparison's differences, folded; nothing where there are none."""
-    if (differences := comparison.difference_table()) is not None:
-        collapsible(labelled(differences.rename_axis("run").reset_index(), labels), title)
+    collapsible(labelled(comparison.difference_table(), labels), title)
 
 
 def show_scores(
     comparison: Comparison, constants: pd.DataFrame | None = None, labels: Mapping[str, str] = NO_LABELS
 ) -> None:
     """The scores of a comparison, and what makes some say little, folded. constants: of `tables.read_baselines`."""
-    if (scores := comparison.scores(constants)) is not None:
-        collapsible(labelled(scores.rename_axis("run").reset_index(), labels), "The scores")
+    collapsible(labelled(comparison.scores(constants), labels), "The scores")
     list_doubts(doubts(comparison.runs, constants), labels)
 
 
@@ -268,12 +266,12 @@ def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -
 
 def provenance(*grids: Grid) -> None:
     """What the notebook runs on, and the stored runs that it has read, a row for those that differ only in the seed."""
-    rows = {}  # by run id: several grids may have one run
+    rows = {}  # by run id: several grids may have one run, which has the name of the first
     for grid in grids:
         for name, runs in grid.runs.items():
             for run in runs:
                 about = [run.provenance[key] for key in ABOUT]
-                rows[run.run_id] = [name, *about, str(run.config.seed), run.run_id]
+                rows.setdefault(run.run_id, [name, *about, str(run.config.seed), run.run_id])
     table = pd.DataFrame(list(rows.values()), columns=["run", *ABOUT, "seeds", "run ids"])
     alike = table.groupby(["run", *ABOUT], sort=False, as_index=False)
     print(versions())

@@ -194,16 +194,17 @@ def _legend_of_verdicts(figure: plt.Figure, found: set[str]) -> None:
 
 
 def _limits(table: pd.DataFrame) -> tuple[float, float]:
-    """The ends of the axis of a task's differences: all intervals, if none reaches far beyond the others.
+    """The ends of the axis of a task's differences: all of them and their intervals, if none reaches far beyond.
 
     It also has 0 and, where there is one, the band of the margin.
     """
-    reach = table[["low", "high"]].abs().max(axis=1)
+    ends = table[["low", "value", "high"]]
+    reach = ends.abs().max(axis=1)
     most, usual = reach.max(), reach.median()
     if most > 8 * usual:
         most = 4 * usual
-    lowest = min(0, table["low"].min())
-    highest = max(0, table["high"].max())
+    lowest = min(0, ends.min(axis=None))
+    highest = max(0, ends.max(axis=None))
     low, high = max(lowest, -most), min(highest, most)
     if "margin" in table:
         band = 1.1 * table["margin"].max()

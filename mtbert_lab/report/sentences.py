@@ -17,6 +17,7 @@ from mtbert_lab.statistics import NO_DIFFERENCE, NOT_SHOWN, TOO_FEW, verdict_tex
 from mtbert_lab.store import MissingRun
 
 SMALL = verdict_text("better", is_small=True)
+SMALL_LOSS = verdict_text("worse", is_small=True)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Place:
     """
 
     row: Any  # of `decide`; None where its runs are not stored
-    verdict: str  # that the sentence rests on; "better" includes SMALL
+    verdict: str  # that the sentence rests on
 
     def __format__(self, spec: str) -> str:
         if spec == "more":
@@ -60,7 +61,7 @@ def tell(sentence: str, **places: Any) -> str:
     wrong = [
         f"{name} is {said(place.row)}, not {place.verdict}"
         for name, place in judged.items()
-        if place.verdict not in (place.row.verdict, said(place.row))
+        if place.verdict != verdict_text(place.row.verdict, getattr(place.row, "is_small", False))
     ]
     if not wrong:
         return text

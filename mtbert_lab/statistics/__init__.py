@@ -22,7 +22,8 @@ Tasks in turn have none, nor has a stratum with so many equal scores that s0^2 i
 score is more than 2 s0 below the lowest of those configurations. Configurations that differ only in whether cosines
 were recorded count once.
 
-*Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed; fewer are too few to tell.
+*Seeds.* One seed is enough with a prior. Without one (d0 is then 0) three are needed; fewer are too few to tell, and
+a difference of a single seed has no interval.
 
 *Words.* A difference has one of three kinds of verdict. An order ("better" or "worse"; of a claim, "reproduced" or
 "contradicted") is shown where the corrected p-value of no difference is below LEVEL; where its value is smaller than
@@ -57,18 +58,20 @@ name. Their variance is that over seeds alone, on these dev examples. Losses and
 shares of extreme predictions have that of their task's score.
 
 *Bootstrap.* Statistics of errors, and means of several runs, have no such variance. They have 2,000 resamples of the
-examples and of the seeds, percentiles for intervals, and Holm's correction in a table; what is not below LEVEL is "not
-shown". S resampled seeds have only (S - 1) / S of the variance of a mean over seeds.
+examples and of the seeds, percentiles for intervals, and Holm's correction in a table. What is not below LEVEL is "not
+shown"; where it is a difference of scores, and both one-sided tests against the margin are below LEVEL, it is "no
+difference that matters". S resampled seeds have only (S - 1) / S of the variance of a mean over seeds.
 
 Symbols: N examples, S seeds, T tasks, Q quantiles.
 """
 
 from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference, paired, welch
 from mtbert_lab.statistics.intervals import Scored, example_share, interval_text, scores_and_covariance, seed_mean
-from mtbert_lab.statistics.resamples import Estimate, Resamples
+from mtbert_lab.statistics.resamples import Estimate, Resamples, p_within
 from mtbert_lab.statistics.variances import SEEDS, Prior
 from mtbert_lab.statistics.verdicts import (
     CONTRADICTED,
+    LEVEL,
     MEAN_MARGIN,
     NO_DIFFERENCE,
     NOT_SHOWN,
@@ -77,6 +80,7 @@ from mtbert_lab.statistics.verdicts import (
     TOO_FEW,
     benjamini_hochberg,
     decide,
+    holm,
     judge,
     judge_estimates,
     margin_of,
@@ -86,6 +90,7 @@ from mtbert_lab.statistics.verdicts import (
 
 __all__ = [
     "CONTRADICTED",
+    "LEVEL",
     "MEAN_MARGIN",
     "NOT_SHOWN",
     "NO_DIFFERENCE",
@@ -104,10 +109,12 @@ __all__ = [
     "decide",
     "difference",
     "example_share",
+    "holm",
     "interval_text",
     "judge",
     "judge_estimates",
     "margin_of",
+    "p_within",
     "paired",
     "scores_and_covariance",
     "seed_mean",

@@ -46,6 +46,16 @@ class Estimate(NamedTuple):
         return f"{self.value:.{digits}%} ({low} to {self.high:.{digits}%})"
 
 
+def p_within(draws: ndarray, margin: float) -> float:
+    """p-value of two one-sided tests that a statistic (R + 1,) lies within the margin; nan where it is undefined."""
+    drawn = np.round(draws[1:], 10)
+    drawn = drawn[~np.isnan(drawn)]
+    if not len(drawn):
+        return np.nan
+    beyond = max((drawn >= margin).sum(), (drawn <= -margin).sum())
+    return (beyond + 1) / (len(drawn) + 1)
+
+
 class Resamples:
     """Resamples of N examples and of the seeds of some systems, name -> number of seeds S."""
 

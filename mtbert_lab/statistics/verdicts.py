@@ -120,8 +120,9 @@ def _judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
 
 
 def _undecided(claimed: str, found: Difference, margin: float) -> Judged:
-    """The verdict where there are too few seeds for any."""
-    low, high = found.interval()
+    """The verdict where there are too few seeds for any; no interval where nothing says how much seeds vary."""
+    is_known = all(side.is_known for side in found.sides)
+    low, high = found.interval() if is_known else (math.nan, math.nan)
     needed = _seeds_needed(claimed, found, margin, LEVEL, LEVEL)
     return Judged(TOO_FEW, low, high, p=math.nan, corrected=math.nan, seeds_needed=needed)
 

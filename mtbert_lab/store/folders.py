@@ -147,7 +147,7 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
     if config is not None:
         in_id = config.model_dump(include={"encoder", "teachers"})  # the id names them by the content of the encoders
         if stored.but(**in_id).changed_fields != config.changed_fields:
-            raise StoreError(f"{folder.name}: has another configuration, as a default was changed; train it again")
+            raise StoreError(f"{folder}: has another configuration, as a default was changed; {REMEDY}")
     has_cosines = (folder / COSINES).exists()
     return Run(
         run_id=content["run_id"],

@@ -52,6 +52,9 @@ def named_runs(text: str, folder: Path = Path(), students: tuple[str, ...] = ())
     file, name, seed = IN_GRID.fullmatch(text).groups()
     content = _read_content(folder / file)
     names = {str(known): known for known in content["runs"]}
+    if seed and f"{name}:{seed}" in names:  # a name that ends like a seed
+        name = f"{name}:{seed}"
+        seed = None
     spelt = {composed(known): known for known in names} | {known: known for known in names}
     own = spelt.get(name) or spelt.get(composed(name))
     if own is None:

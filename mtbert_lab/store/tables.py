@@ -51,7 +51,9 @@ def _is_new(store: Path) -> bool:
 
 def _write_scores(store: Path) -> None:
     scores = []
-    for _, content in stored_runs([store]):
+    unread = set(run_folders([store]))
+    for folder, content in stored_runs([store]):
+        unread.discard(folder.name)
         config, cost, provenance = content["config"], content["cost"], content["provenance"]
         about = {"run_id": content["run_id"], "trained_on": "+".join(config.tasks)}
         about |= {name: getattr(config, name) for name in COLUMNS}
@@ -61,7 +63,11 @@ def _write_scores(store: Path) -> None:
         spent = {name: cost[name] for name in SPENT}
         where = {name: provenance[name] for name in ("device", "mtbert")}
         scores += [about | row | spent | where for row in content["scores"]]
-    if scores:
-        write_table(pd.DataFrame(scores), store / SCORES)
-    else:
+    table = pd.DataFrame(scores)
+    if unread and (store / SCORES).exists():  # of tasks or code that this process does not know: their rows stay
+        before = pd.read_csv(store / SCORES)
+        table = pd.concat([table, before[before["run_id"].isin(unread)]])
+    if table.empty:
         (store / SCORES).unlink(missing_ok=True)
+    else:
+        write_table(table, store / SCORES)

@@ -46,14 +46,14 @@ class Comparison:
             text += " Differences are those of the kept steps (field `keep`), not of the last one."
         return text
 
-    def scores(self, constants: pd.DataFrame | None = None) -> pd.DataFrame | None:
-        """Scores for reading: a row per baseline of `constants`, then a row per run; None where none is stored.
+    def scores(self, constants: pd.DataFrame | None = None) -> pd.DataFrame:
+        """Scores for reading: a row per baseline of `constants`, then a row per run; empty where none is stored.
 
         constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on at
         most 2,000 training examples, and of the best point on dev, with its step where that is not the last one.
         """
         if not self.runs:
-            return None
+            return pd.DataFrame()
         rows = {} if constants is None else baseline_rows(constants)
         trained = set()
         for name, runs in self.runs.items():
@@ -65,7 +65,8 @@ class Comparison:
                 label = TASK_LABELS[task]
                 columns += [f"{label} dev", f"{label} train", f"{label} best point"]
         columns += ["overall", "seeds"]
-        return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns).fillna("–")
+        table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
+        return table.fillna("–").rename_axis("run").reset_index()
 
     @property
     def both_stored(self) -> dict[str, str]:
@@ -94,25 +95,22 @@ class Comparison:
         rows = list(self.both_stored.items())
         return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
 
-    def difference_table(self) -> pd.DataFrame | None:
-        """`differences` for reading: a row per run, a column per task; None where there are none.
+    def difference_table(self) -> pd.DataFrame:
+        """`differences` for reading: a row per run and what it is compared with, a column per task.
 
-        A reference that all runs share is named once, above their names. `seeds` says whether the differences of a row
-        rest on the variance of similar runs, and on which tasks where not all do.
+        `seeds` says whether the differences of a row rest on the variance of similar runs, and on which tasks where not
+        all do.
         """
-        if self.differences.empty:
-            return None
         rows = {}
         borrows = {run: _borrows(part) for run, part in self.differences.groupby("run")}
         for row in self.differences.itertuples():
-            columns = rows.setdefault(row.run, {"minus": row.reference, "seeds": f"{row.seeds}{borrows[row.run]}"})
+            about = {"run": row.run, "minus": row.reference, "seeds": f"{row.seeds}{borrows[row.run]}"}
+            columns = rows.setdefault(row.run, about)
             text = f"{signed(row)}, {said(row)}"
             if row.cautious != row.verdict:
                 text += f" (cautiously: {row.cautious})"
             columns[TASK_LABELS[row.task]] = text
-        table = pd.DataFrame(rows).T.fillna("–")
-        references = table["minus"].unique()
-        return table if len(references) > 1 else table.drop(columns="minus").rename_axis(f"minus {references[0]}")
+        return pd.DataFrame(list(rows.values())).fillna("–")
 
     @property
     def prior(self) -> str:

@@ -97,8 +97,8 @@ def mean_scores(runs: dict[str, list[Run]]) -> pd.DataFrame:
             row["overall"] = f"{np.mean([run.score() for run in group]):.3f}"
         rows.append(row | {"seeds": str(len(group))})
     table = pd.DataFrame(rows)
-    last = [column for column in ("overall", "seeds") if column in table]  # a first run of one task has no overall
-    return table[[*table.columns.drop(last), *last]].fillna("–")
+    columns = ["run", *(TASK_LABELS[task] for task in TASKS), "overall", "seeds"]
+    return table[[column for column in columns if column in table]].fillna("–")
 
 
 def curves(grid: Grid, quantity: str) -> pd.DataFrame:

@@ -87,17 +87,18 @@ def test_the_verdicts_are_counted_with_the_largest_difference_of_each(plans):
 
 
 def test_differences_for_reading(plans):
-    shown = plans.difference_table()
+    shown = plans.difference_table().set_index("run")
+    assert shown["minus"].eq("one").all()
     assert shown.loc["two", "seeds"] == "2" and shown.loc["more", "seeds"] == "3"
     assert shown.loc["more", "SST"].startswith("+0.150 (") and shown.loc["more", "SST"].endswith("), better")
-    assert "), too few runs to tell" in shown.loc["two", "SST"] and shown.index.name == "minus one"
-    assert Comparison(Grid((), {}, {}), {}).difference_table() is None
+    assert "), too few runs to tell" in shown.loc["two", "SST"]
+    assert Comparison(Grid((), {}, {}), {}).difference_table().empty
 
 
 def test_no_difference_without_its_reference(grid_of):
     found = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 3)), "plan")
     assert list(found.runs) == ["more"] and found.differences.empty
-    assert found.scores().index.tolist() == ["more"]
+    assert found.scores()["run"].tolist() == ["more"]
 
 
 def test_the_reference_is_the_first_run_that_differs_in_nothing_else():
@@ -186,7 +187,7 @@ def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
         ],
         columns=["baseline", "task", "metric", "value"],
     )
-    table = plans.scores(constants)
+    table = plans.scores(constants).set_index("run")
     assert table.index[:3].tolist() == ["most frequent label", "cosine of the encoder before training", "one"]
     assert table.loc["most frequent label", "SST dev"] == "0.250"
     assert table.loc["most frequent label", "STS dev"] == "–" == table.loc["most frequent label", "SST train"]
@@ -195,13 +196,13 @@ def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
     assert table.loc["more", "SST best point"] == "0.960 at 6 to 18"
     assert table.loc["more", "seeds"] == "3" and table.loc["two", "seeds"] == "2"
     assert table.loc["more", "overall"] == "0.950"
-    assert Comparison(Grid((), {}, {}), {}).scores(constants) is None
+    assert Comparison(Grid((), {}, {}), {}).scores(constants).empty
 
 
 def test_the_step_of_a_best_point_is_named_unless_it_is_the_last(grid_of):
     grid = grid_of(one=("1-bert", 0.6, 1))
     grid.runs["one"][0].cost["steps"] = 6
-    assert Comparison(grid, {"one": "one"}).scores().loc["one", "SST best point"] == "0.610"
+    assert Comparison(grid, {"one": "one"}).scores()["SST best point"].tolist() == ["0.610"]
 
 
 def test_baselines_of_the_store_fit_the_encoder_and_the_tasks(isolated, tiny_encoder, course_data):
