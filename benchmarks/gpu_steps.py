@@ -26,7 +26,7 @@ from benchmarks.ours import MANY_STEPS
 from benchmarks.peers import TransformersModel
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, task_loss
-from mtbert.training import TaskRows, Trainer, task_rows
+from mtbert.training import TaskData, Trainer, prepare_task
 
 WARM_UP = 5  # steps, in which graphs are captured
 BLOCK = 20  # steps of a measurement
@@ -43,9 +43,9 @@ class Start(NamedTuple):
     model: MultitaskBert
     tables: dict[str, pd.DataFrame]
 
-    def rows(self, model: MultitaskBert) -> dict[str, TaskRows]:
+    def rows(self, model: MultitaskBert) -> dict[str, TaskData]:
         """The tables for a model, on its device."""
-        return {task: task_rows(model, task, table, model.device) for task, table in self.tables.items()}
+        return {task: prepare_task(model, task, table, model.device) for task, table in self.tables.items()}
 
     def indices(self) -> dict[str, np.ndarray]:
         """Task -> all of its rows."""

@@ -12,13 +12,13 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, load_tokenizer
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory
-from mtbert.training import Trainer, batch_shapes, load_corpus, task_rows, training_steps
+from mtbert.training import Trainer, batch_shapes, load_corpus, prepare_task, training_steps
 
 MANY_STEPS = 1_000_000  # of the schedule: more than a benchmark takes
 
 
 class Training:
-    """A run of ours, step by step. passes: see `task_rows`; fields: of its RunConfig."""
+    """A run of ours, step by step. passes: see `prepare_task`; fields: of its RunConfig."""
 
     def __init__(
         self, setting: Setting, tables: dict[str, pd.DataFrame], passes: float = 1.0, **fields: object
@@ -28,7 +28,7 @@ class Training:
         self.config = RunConfig.from_params({"tasks": list(tables)} | fields)
         torch.manual_seed(self.config.seed)
         self.model = MultitaskBert(self.config).train()
-        self.tables = {t: task_rows(self.model, t, table, CPU, passes) for t, table in tables.items()}
+        self.tables = {t: prepare_task(self.model, t, table, CPU, passes) for t, table in tables.items()}
         self.all_rows = {task: np.arange(len(table)) for task, table in tables.items()}
         self.trainer = Trainer(self.model, self.tables, MANY_STEPS)
 
@@ -75,7 +75,7 @@ def training_peak(fields: dict, data: str, longest: int, others: int) -> float:
     config = RunConfig.from_params(fields)
     memory = PeakMemory(CPU)
     model = MultitaskBert(config)
-    tables = {task: task_rows(model, task, table, CPU) for task, table in load_corpus(config, data).train.items()}
+    tables = {task: prepare_task(model, task, table, CPU) for task, table in load_corpus(config, data).train.items()}
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
     steps = list(training_steps(config, lengths))
     by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])

@@ -23,7 +23,7 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 from mtbert.bert import Batch, hf_name
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert, autocast, task_loss
-from mtbert.training import TaskRows
+from mtbert.training import TaskData
 
 GEM_EPS = 1e-3  # added to the diagonal of GEM's Gram matrix
 
@@ -35,7 +35,7 @@ class TransformersModel(nn.Module):
     gives batches and labels. attention: transformers' name of its implementation.
     """
 
-    def __init__(self, ours: MultitaskBert, tables: dict[str, TaskRows], attention: str = "sdpa") -> None:
+    def __init__(self, ours: MultitaskBert, tables: dict[str, TaskData], attention: str = "sdpa") -> None:
         super().__init__()
         base = ours.encoder.task_encoder(next(iter(tables)))
         sizes = {name: value for name, value in asdict(base.config).items() if name != "model_type"}
@@ -155,7 +155,7 @@ class OriginalPals(TransformersModel):
     ours: plan 1-bert, adapter pal with biases on all layers, heads of one layer.
     """
 
-    def __init__(self, ours: MultitaskBert, tables: dict[str, TaskRows]) -> None:
+    def __init__(self, ours: MultitaskBert, tables: dict[str, TaskData]) -> None:
         super().__init__(ours, tables, attention="eager")
         run, adapters = ours.run_config, ours.encoder.adapters
         small = copy.copy(self.encoder.config)

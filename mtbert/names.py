@@ -13,6 +13,6 @@ def composed(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like another one; empty where none is near."""
-    return next(iter(difflib.get_close_matches(name, known, n=1)), "")
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known name that is most like another one; empty where none is as near as the cutoff, from 0 to 1 (equal)."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")

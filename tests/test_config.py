@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS
+from mtbert.gradients import WEIGHTS
 from mtbert.sharing import ADAPTERS, Adapter
 from mtbert.strict_yaml import read_yaml
 
@@ -190,6 +191,16 @@ def test_an_adapter_without_a_method_is_named(monkeypatch):
     monkeypatch.setitem(ADAPTERS, "nothing", misspelt)
     with pytest.raises(ConfigError, match="adapter: nothing has none of an adapter's methods, after_attention, "):
         RunConfig.from_params({"adapter": "nothing"})
+    methods = {"after_layer": lambda self, depth, x: x, "after_atention": lambda self, depth, x: x}
+    monkeypatch.setitem(ADAPTERS, "nothing", type("Nothing", (Adapter,), methods))
+    with pytest.raises(ConfigError, match="after_atention, which nothing calls; did you mean after_attention"):
+        RunConfig.from_params({"adapter": "nothing"})
+
+
+def test_a_method_of_ones_own_is_tried_before_training(monkeypatch):
+    monkeypatch.setitem(WEIGHTS, "mine", lambda gram: gram.diagonal())
+    with pytest.raises(ConfigError, match="mine is called with Tensor, Generator and its options: too many positional"):
+        RunConfig.from_params({"gradients": "mine", "tasks": ["sst", "sts"], "scheme": "unified"})
 
 
 def test_a_task_that_is_only_scored_ties_no_tasks():

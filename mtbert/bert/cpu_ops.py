@@ -42,7 +42,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     float32 takes oneDNN on AMD with AVX-512; bfloat16 of autocast is computed in float32 without AVX-512.
     """
-    if x.device.type != "cpu":
+    has_rows = x.dim() > 1 and x.numel() > 0  # which our backward passes need
+    if x.device.type != "cpu" or not has_rows:
         return F.linear(x, weight, bias)
     if torch.is_autocast_enabled("cpu"):
         if WITHOUT_BFLOAT16 and torch.get_autocast_dtype("cpu") == torch.bfloat16:
@@ -118,7 +119,7 @@ class Dropout(nn.Dropout):
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """Zero each element with probability p and scale the others by 1 / (1 - p): any shape -> the same shape."""
-    if x.device.type != "cpu" or not 0 < p < 1:
+    if x.device.type != "cpu" or not 0 < round(p * RESOLUTION) < RESOLUTION:
         return F.dropout(x, p, training)
     return _Dropout.apply(x, p) if training else x
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from mtbert.data import TASKS
 from mtbert.gradients import WEIGHTS, check_options
+from mtbert.names import nearest
 from mtbert.pairs import PAIR_FEATURES
-from mtbert.sharing import ADAPTERS, Adapter, PlanError
+from mtbert.sharing import ADAPTERS, PLACES, PlanError
 
 if TYPE_CHECKING:  # run.py imports this file
     from mtbert.config.run import RunConfig
@@ -50,12 +51,19 @@ def _of_sharing(config: "RunConfig") -> Iterator[str]:
     has_copies = len(config.tasks) > 1 and any(level.mode == "I" for level in levels.values())
     if config.soft_sharing != "none" and not has_copies:
         yield f"soft_sharing: the plan {config.plan_text!r} has no individual copies of several training tasks"
-    hooks = list(Adapter.__annotations__)
     adapter = ADAPTERS.get(config.adapter)
-    if isinstance(adapter, type) and not any(getattr(adapter, name, None) for name in hooks):
-        yield f"adapter: {config.adapter} has none of an adapter's methods, {', '.join(hooks)}"
+    if isinstance(adapter, type):
+        yield from _of_adapter(config.adapter, adapter)
     if config.adapter == "pal" and config.adapter_heads > config.adapter_size:
         yield f"adapter_heads: {config.adapter_heads} heads are more than adapter_size {config.adapter_size}"
+
+
+def _of_adapter(name: str, adapter: type) -> Iterator[str]:
+    if not any(getattr(adapter, place, None) for place in PLACES):
+        yield f"adapter: {name} has none of an adapter's methods, {', '.join(PLACES)}"
+    for method in vars(adapter).keys() - PLACES:
+        if meant := nearest(method, PLACES, cutoff=0.85):
+            yield f"adapter: {name} has a method {method}, which nothing calls; did you mean {meant}?"
 
 
 def _of_heads(config: "RunConfig") -> Iterator[str]:

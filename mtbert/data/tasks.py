@@ -317,8 +317,9 @@ class _Tasks(UserDict[str, Task]):
     Importing mtbert reads none of them, so that a bad file is an error of the call that needs it.
     """
 
-    def __init__(self) -> None:
-        pass  # instead of setting `data`
+    def __init__(self, tasks: dict[str, Task] | None = None) -> None:
+        if tasks is not None:  # of `TASKS | {...}`
+            self.data = dict(tasks)
 
     @cached_property
     def data(self) -> dict[str, Task]:

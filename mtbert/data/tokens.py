@@ -133,7 +133,7 @@ class TokenizedTable:
             by_sequence = np.minimum(np.stack(lengths) + 2, max_length)  # (sentences, N)
         self.sequence_lengths = by_sequence.ravel()  # tokens of every sequence, in the order of `sequences`
         self.sequence_starts = np.cumsum(self.sequence_lengths) - self.sequence_lengths  # where all are in one array
-        self.counts = by_sequence.sum(0)  # (N,) tokens of an example in all its sequences
+        self.token_counts = by_sequence.sum(0)  # (N,) tokens of an example in all its sequences
         self.lengths = by_sequence.max(0)  # (N,) tokens of its longest sequence
 
     def __len__(self) -> int:
@@ -170,10 +170,10 @@ class TokenizedTable:
             return ids, lengths
         first, second = self.columns
         kept_first, kept_second = self.kept
-        seconds = 1 + kept_first + len(self.between)
+        second_starts = 1 + kept_first + len(self.between)
         _copy_tokens(first, ids, starts + 1, kept_first)
-        _copy_tokens(second, ids, starts + seconds, kept_second)
-        return ids, seconds
+        _copy_tokens(second, ids, starts + second_starts, kept_second)
+        return ids, second_starts
 
     def _kept(self, first: ndarray, second: ndarray) -> tuple[ndarray, ndarray]:
         """How many tokens of the two sentences of pairs, of these lengths (N,), are kept; both (N,).
@@ -203,7 +203,7 @@ class FlatSequences:
     """
 
     def __init__(self, tokens: TokenizedTable, device: torch.device) -> None:
-        ids, seconds = tokens.flat()
+        ids, second_starts = tokens.flat()
         lengths = tokens.sequence_lengths
 
         def on_device(numbers: ndarray) -> Tensor:
@@ -216,7 +216,7 @@ class FlatSequences:
         self.ids = on_device(ids)
         self.starts = on_device(tokens.sequence_starts)
         self.lengths = on_device(lengths)
-        self.seconds = on_device(seconds)  # places where a pair's second sentence starts
+        self.second_starts = on_device(second_starts)  # places where a pair's second sentence starts
 
     def batch(self, rows: Tensor, length: int) -> Batch:
         """The batch of these rows (B,), int64 on the device, padded to `length` tokens, which no sequence exceeds.
@@ -230,7 +230,7 @@ class FlatSequences:
         ids = self.ids[torch.where(mask, sources, 0)]
         types = None
         if self.has_types:
-            types = (mask & (places >= self.seconds[sequences, None])).long()
+            types = (mask & (places >= self.second_starts[sequences, None])).long()
         return Batch(torch.where(mask, ids, self.pad), mask, types)
 
 

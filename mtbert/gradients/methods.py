@@ -16,6 +16,7 @@ from torch import Tensor
 from mtbert.gradients.cagrad import cagrad_weights
 from mtbert.gradients.gem import agem, gem
 from mtbert.gradients.pcgrad import pcgrad_weights
+from mtbert.sources import is_own
 
 # The Gram matrix (T, T), float64, of the tasks' gradients in a unified step, and a generator -> the weights (T,) of
 # the gradients in the update; all 1 is "sum".
@@ -27,7 +28,10 @@ PROJECTIONS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"gem": gem, "age
 
 
 def check_options(name: str, options: dict[str, float], tasks: int) -> None:
-    """Raises ValueError for an option that a method does not have, or a value that it refuses for so many tasks."""
+    """Raises ValueError for an option that a method does not have, or a value that it refuses for so many tasks.
+
+    A method of one's own is tried without options, too: it may not take what it is given.
+    """
     known = []  # none for "sum"
     method = WEIGHTS.get(name) or PROJECTIONS.get(name)
     if method is not None:
@@ -36,11 +40,14 @@ def check_options(name: str, options: dict[str, float], tasks: int) -> None:
     unknown = options.keys() - known
     if unknown:
         raise ValueError(f"{name} has no constant {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
-    if not options:
+    if not options and (method is None or not is_own(method)):
         return
     with torch.device("cpu"):  # the caller may build a model on the device meta
         gradients = torch.eye(tasks, dtype=torch.float64)
-        if name in WEIGHTS:
-            WEIGHTS[name](gradients, torch.Generator(), **options)
-        else:
-            PROJECTIONS[name](gradients[0], gradients, **options)
+        given = (gradients, torch.Generator()) if name in WEIGHTS else (gradients[0], gradients)
+        try:
+            inspect.signature(method).bind(*given, **options)
+        except TypeError as error:
+            kinds = ", ".join(type(one).__name__ for one in given)
+            raise ValueError(f"{name} is called with {kinds} and its options: {error}") from error
+        method(*given, **options)

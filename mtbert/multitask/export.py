@@ -41,7 +41,7 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path, enco
             "the head out with encoder_only=True; transformers would put random weights in its place"
         )
     encoder = model.encoder.task_encoder(task)
-    encoder.save_pretrained(folder, tokenizer=model.tokenizer, max_length=model.run_config.max_length)
+    encoder.save_pretrained(folder, tokenizer=model.tokenizer_source, max_length=model.run_config.max_length)
     if not encoder_only:
         _add_head(model, task, folder)
     [architecture] = _read_config(folder)["architectures"]

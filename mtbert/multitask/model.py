@@ -37,7 +37,7 @@ class MultitaskBert(nn.Module):
     def __init__(self, config: RunConfig, encoder: BertModel | None = None) -> None:
         super().__init__()
         self.run_config = config
-        self.tokenizer = config.encoder  # the checkpoint that has it; of a loaded model a folder of its own
+        self.tokenizer_source = config.encoder  # the checkpoint that has it; of a loaded model a folder of its own
         base = build_encoder(config) if encoder is None else _fitting(encoder, config)
         if config.max_length > base.config.positions:
             raise CheckpointError(
@@ -146,7 +146,7 @@ class MultitaskBert(nn.Module):
     def _logits_of(self, task: str, table: pd.DataFrame) -> Tensor:
         """A task's logits for the sentences of a table, row by row."""
         config = self.run_config
-        tokens = tokenize(task, table, self.tokenizer, config.pairs, config.max_length)
+        tokens = tokenize(task, table, self.tokenizer_source, config.pairs, config.max_length)
         tags = None
         if config.pos_features:
             tags = torch.from_numpy(pos_features(task, table)).to(self.device)
@@ -230,7 +230,7 @@ class MultitaskBert(nn.Module):
 
         Predictions depend on nothing else. For transformers see `export_task`.
         """
-        write_model(Path(folder), self.run_config, self.encoder.config, self.state_dict(), self.tokenizer)
+        write_model(Path(folder), self.run_config, self.encoder.config, self.state_dict(), self.tokenizer_source)
 
     @classmethod
     def load(cls, folder: str | Path) -> "MultitaskBert":
@@ -254,7 +254,7 @@ class MultitaskBert(nn.Module):
                 f"{folder}: its files are whole, but this version of mtbert, or the code registered here, cannot read "
                 f"them ({reason}); use what saved it, or train again"
             ) from error
-        model.tokenizer = saved_tokenizer(folder, config)
+        model.tokenizer_source = saved_tokenizer(folder, config)
         return model.eval()
 
 

@@ -43,8 +43,12 @@ class Adapter(nn.Module):
     # The layer's output: depth, (B, T, d) -> (B, T, d).
     after_layer: Callable[[int, Tensor], Tensor] | None = None
 
-    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
+    def __init__(self, encoder_config: BertConfig, sizes: AdapterSizes) -> None:
         super().__init__()
+
+
+# Where an adapter can work, a name of its methods each.
+PLACES = ("after_attention", "parallel", "after_feed_forward", "parallel_feed_forward", "after_layer")
 
 
 class PAL(Adapter):
@@ -57,15 +61,15 @@ class PAL(Adapter):
     12 heads has a = 324. Raises ValueError for more heads than dimensions.
     """
 
-    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
-        super().__init__(encoder, sizes)
-        d = encoder.hidden_size
-        L = encoder.num_hidden_layers
+    def __init__(self, encoder_config: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder_config, sizes)
+        d = encoder_config.hidden_size
+        L = encoder_config.num_hidden_layers
         s = sizes.size
         if not 1 <= sizes.heads <= s:
             raise ValueError(f"a PAL of size {s} has 1 to {s} heads, not {sizes.heads}")
         a = s - s % sizes.heads
-        small = replace(encoder, hidden_size=a, num_attention_heads=sizes.heads)
+        small = replace(encoder_config, hidden_size=a, num_attention_heads=sizes.heads)
         self.encode = Linear(d, s)  # V_E
         self.decode = Linear(a, d)  # V_D
         self.attention = nn.ModuleList(SelfAttention(small, s) for _ in range(L))  # g
@@ -91,19 +95,19 @@ class Bottleneck(nn.Module):
         return self.decode(F.gelu(self.encode(x)))
 
 
-def _bottlenecks(encoder: BertConfig, s: int) -> nn.ModuleList:
+def _bottlenecks(encoder_config: BertConfig, s: int) -> nn.ModuleList:
     """A bottleneck for every layer of the encoder."""
-    d = encoder.hidden_size
-    L = encoder.num_hidden_layers
+    d = encoder_config.hidden_size
+    L = encoder_config.num_hidden_layers
     return nn.ModuleList(Bottleneck(d, s) for _ in range(L))
 
 
 class LowRank(Adapter):
     """TS(h) = V_D GELU(V_E h) parallel to the layer, like a PAL; every layer has its own V_E and V_D."""
 
-    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
-        super().__init__(encoder, sizes)
-        self.blocks = _bottlenecks(encoder, sizes.size)
+    def __init__(self, encoder_config: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder_config, sizes)
+        self.blocks = _bottlenecks(encoder_config, sizes.size)
         _initialize(self)
 
     def parallel(self, depth: int, hidden: Tensor, mask: Mask) -> Tensor:
@@ -114,10 +118,10 @@ class LowRank(Adapter):
 class TwoBottlenecks(Adapter):
     """x + V_D GELU(V_E x) after the attention block of a layer, and a second bottleneck, which a subclass places."""
 
-    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
-        super().__init__(encoder, sizes)
-        self.attention_blocks = _bottlenecks(encoder, sizes.size)
-        self.feed_forward_blocks = _bottlenecks(encoder, sizes.size)
+    def __init__(self, encoder_config: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder_config, sizes)
+        self.attention_blocks = _bottlenecks(encoder_config, sizes.size)
+        self.feed_forward_blocks = _bottlenecks(encoder_config, sizes.size)
         _initialize(self)
 
     def after_attention(self, depth: int, x: Tensor) -> Tensor:
@@ -132,8 +136,8 @@ class Houlsby(TwoBottlenecks):
     their code and after it here.
     """
 
-    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
-        super().__init__(encoder, sizes)
+    def __init__(self, encoder_config: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder_config, sizes)
         # Smaller, and cut at two standard deviations: the pretrained layers start almost undisturbed.
         for name, parameter in self.named_parameters():
             if name.endswith("weight"):
@@ -158,10 +162,10 @@ class HoulsbyPals(TwoBottlenecks):
 class LHUC(Adapter):
     """h * 2 sigmoid(a): one amplitude for every hidden unit of a layer's output, 1 at the start."""
 
-    def __init__(self, encoder: BertConfig, sizes: AdapterSizes) -> None:
-        super().__init__(encoder, sizes)
-        d = encoder.hidden_size
-        L = encoder.num_hidden_layers
+    def __init__(self, encoder_config: BertConfig, sizes: AdapterSizes) -> None:
+        super().__init__(encoder_config, sizes)
+        d = encoder_config.hidden_size
+        L = encoder_config.num_hidden_layers
         self.a = nn.ParameterList(torch.zeros(d) for _ in range(L))
 
     def after_layer(self, depth: int, x: Tensor) -> Tensor:
@@ -179,13 +183,13 @@ ADAPTERS: dict[str, type[Adapter]] = {
 }
 
 
-def adapter_parameters(name: str, encoder: BertConfig, sizes: AdapterSizes, with_biases: bool = True) -> int:
+def adapter_parameters(name: str, encoder_config: BertConfig, sizes: AdapterSizes, with_biases: bool = True) -> int:
     """Number of parameters of one task's adapter.
 
     A PAL without biases has 2sd + L 3s^2, where the heads divide s (001, section 4.2).
     """
     with init_empty_weights():
-        adapter = ADAPTERS[name](encoder, sizes)
+        adapter = ADAPTERS[name](encoder_config, sizes)
     total = 0
     for path, parameter in adapter.named_parameters():
         if with_biases or not path.endswith("bias"):

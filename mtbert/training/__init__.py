@@ -7,7 +7,7 @@ from mtbert.training.loop import TRAIN_ROWS, TrainedRun, dev_passes, evaluation_
 from mtbert.training.metrics import metrics_of, overall, score_rows
 from mtbert.training.micro_batches import Shapes, batch_shapes, micro_batch_count, weighted_tokens
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import KEPT_FROM, TaskRows, load_corpus, predict_table, task_logits, task_rows
+from mtbert.training.task_data import KEPT_FROM, TaskData, load_corpus, predict_table, prepare_task, task_logits
 from mtbert.training.task_order import expected_passes, training_steps, turn_ends
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "ReadProgress",
     "Shapes",
     "Stop",
-    "TaskRows",
+    "TaskData",
     "TrainedRun",
     "Trainer",
     "TrainingError",
@@ -31,10 +31,10 @@ __all__ = [
     "micro_batch_count",
     "overall",
     "predict_table",
+    "prepare_task",
     "score_rows",
     "stopping",
     "task_logits",
-    "task_rows",
     "train",
     "training_steps",
     "turn_ends",

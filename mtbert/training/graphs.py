@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from mtbert.multitask import MultitaskBert
-from mtbert.training.task_data import Tables
+from mtbert.training.task_data import TaskData
 from mtbert.training.task_order import Rows
 
 LENGTH_STEP = 16  # sequences are padded to a multiple of it; attention's kernels need 8
@@ -39,14 +39,14 @@ def graphs_are_on(device: torch.device) -> bool:
     return device.type == "cuda" and os.environ.get("MTBERT_GRAPHS", "1") != "0"
 
 
-def can_be_captured(model: MultitaskBert, tables: Tables) -> bool:
+def can_be_captured(model: MultitaskBert, data: dict[str, TaskData]) -> bool:
     """Whether the steps of a run depend on nothing that the host computes or reads from disk for each of them."""
     config = model.run_config
     if config.weighting == "loss_ratio":  # weights that depend on the losses of the step before
         return False
     if config.teachers and config.distil == "annealed":  # the teachers' weight changes from step to step
         return False
-    return not any(table.needs_host(model) for table in tables.values())
+    return not any(of_task.needs_host(model) for of_task in data.values())
 
 
 @dataclass
@@ -66,9 +66,9 @@ class StepGraphs:
     capture. On a CPU all steps do, which shows what padding alone changes.
     """
 
-    def __init__(self, trained: list[Tensor], tables: Tables, max_length: int) -> None:
+    def __init__(self, trained: list[Tensor], data: dict[str, TaskData], max_length: int) -> None:
         self.trained = trained
-        self.tables = tables
+        self.data = data
         self.max_length = max_length
         self.seen: set[Key] = set()
         self.graphs: OrderedDict[Key, _Captured] = OrderedDict()
@@ -82,7 +82,7 @@ class StepGraphs:
         length = self._padded_length(rows)
         key = (name, length, tuple((task, len(part)) for task, part in rows.items()))
         numbers = torch.from_numpy(np.concatenate(list(rows.values())))
-        device = next(iter(self.tables.values())).device
+        device = next(iter(self.data.values())).device
         if key not in self.seen or device.type != "cuda":
             self.seen.add(key)
             return compute(number, _rows_by_task(numbers.to(device), key), length)
@@ -109,7 +109,7 @@ class StepGraphs:
 
     def _padded_length(self, rows: Rows) -> int:
         """The longest sequence of these rows in tokens, rounded up."""
-        longest = max(self.tables[task].tokens.lengths[part].max() for task, part in rows.items())
+        longest = max(self.data[task].tokens.lengths[part].max() for task, part in rows.items())
         steps = -(-int(longest) // LENGTH_STEP)
         return min(steps * LENGTH_STEP, self.max_length)
 

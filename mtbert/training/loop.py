@@ -30,7 +30,7 @@ from mtbert.training.masked_lm import pretrain, pretraining_texts, rows_to_mask
 from mtbert.training.metrics import metrics_of, overall, score_rows
 from mtbert.training.progress import Progress
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows, task_rows
+from mtbert.training.task_data import TaskData, prepare_task
 from mtbert.training.task_order import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
@@ -67,10 +67,10 @@ class _RunProgress(Progress):
 
 @dataclass(frozen=True)
 class _Splits:
-    """The rows of every task that is trained, and of every task that is scored."""
+    """The data of every task that is trained, and of every task that is scored."""
 
-    train: dict[str, TaskRows]
-    dev: dict[str, TaskRows]
+    train: dict[str, TaskData]
+    dev: dict[str, TaskData]
 
 
 def train(
@@ -105,15 +105,15 @@ def train(
     cost = {}
     encoder = build_encoder(config)
     run.check_pretraining()
-    if run.pretrains("before"):
-        cost |= run.pretrain("before", encoder)
+    if run.has_pretraining("before"):
+        cost |= run.run_pretraining("before", encoder)
     model = MultitaskBert(config, encoder).to(run.device)
 
     splits = run.read_splits(model, teachers or {})
     trainer = Trainer(model, splits.train, run.total_steps)
-    state, latest = run.train(trainer, splits)
+    state, latest = run.take_steps(trainer, splits)
 
-    trainer.swap_average()
+    trainer.finish()
     if config.curve_rows is not None:  # the evaluations saw only some examples
         latest = {}
     predictions = _dev_predictions(model, splits, known=latest)
@@ -121,16 +121,15 @@ def train(
 
     if config.keep != "last":
         model.load_state_dict(state.kept, strict=False)
-    if run.pretrains("after"):
-        cost |= run.pretrain("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of 1-bert
+    if run.has_pretraining("after"):
+        cost |= run.run_pretraining("after", model.encoder.task_encoder(config.tasks[0]))  # the one encoder of 1-bert
 
     if not run.keeps_last_step(state):
         predictions = _dev_predictions(model, splits, known={})
 
     cost["peak_memory_mib"] = round(memory.mib(), 1)
     cost |= run.costs(state, splits) | parameter_counts(model)
-    model.heads.offsets.clear()  # zeros, which would not move with the model to another device
-    cost |= {f"constraints_{name}": count for name, count in trainer.constraints.items()}
+    cost |= {f"constraints_{name}": count for name, count in trainer.constraint_counts.items()}
     return TrainedRun(
         model=model.eval(),
         predictions=pd.concat(predictions.values(), ignore_index=True),
@@ -165,7 +164,7 @@ class _Run:
         return self.config.epochs * self.epoch_steps
 
     @property
-    def meaning(self) -> str:
+    def task_definitions(self) -> str:
         """What the tasks mean, and by which metric their points are compared, as JSON."""
         tasks = {task: TASKS[task].definition | {"metric": TASKS[task].metric} for task in self.config.scored}
         return json.dumps(tasks, sort_keys=True)
@@ -185,7 +184,7 @@ class _Run:
         if given != needed:
             raise TrainingError(f"teachers: logits for all training rows are needed, {needed}; given are {given}")
 
-    def pretrains(self, stage: str) -> bool:
+    def has_pretraining(self, stage: str) -> bool:
         """Whether the encoder is pretrained "before" or "after" training."""
         return self.config.pretrain in (stage, "both")
 
@@ -196,21 +195,21 @@ class _Run:
         return tokenize_texts(texts, self.config.encoder, self.config.max_length)
 
     def check_pretraining(self) -> None:
-        """Raise now what else is raised after hours: by pretraining after training, or by what follows one before.
+        """Fail before any training on what would fail hours later.
 
-        A tokenizer without a mask token or texts without a token to mask; an encoder that does not fit the rest of the
-        configuration; missing data of the tagger.
+        A tokenizer without a mask token, texts without a token to mask; with pretraining before training also an
+        encoder that does not fit the configuration, or missing data of the tagger.
         """
         if self.config.pretrain == "none":
             return
         rows_to_mask(self.pretraining_tokens)
-        if self.pretrains("before"):
+        if self.has_pretraining("before"):
             meta_model(self.config)
             if self.config.pos_features:
                 for task, table in (*self.corpus.train.items(), *self.corpus.dev.items()):
                     pos_features(task, table)
 
-    def pretrain(self, stage: str, encoder: BertModel) -> dict[str, float]:
+    def run_pretraining(self, stage: str, encoder: BertModel) -> dict[str, float]:
         """Masked language modelling on the training texts, in place; its cost and last loss."""
         path = None
         if self.checkpoint is not None:
@@ -222,7 +221,7 @@ class _Run:
         return cost
 
     def read_splits(self, model: MultitaskBert, teachers: dict[str, Tensor]) -> _Splits:
-        """The rows of every task, with their features.
+        """The data of every task, with its features.
 
         The outputs of frozen layers are computed here, before the clock of training starts: else a run that computes
         them would seem slower than one that finds them on disk.
@@ -232,21 +231,21 @@ class _Run:
         train = {}
         dev = {}
         for (task, table), times in zip(self.corpus.train.items(), passes, strict=True):
-            train[task] = task_rows(model, task, table, self.device, times, teachers.get(task))
+            train[task] = prepare_task(model, task, table, self.device, times, teachers.get(task))
         for task, table in self.corpus.dev.items():
             times = dev_passes(self.config, task, len(table), points)
-            dev[task] = task_rows(model, task, table, self.device, times)
+            dev[task] = prepare_task(model, task, table, self.device, times)
         return _Splits(train, dev)
 
-    def train(self, trainer: Trainer, splits: _Splits) -> tuple[_RunProgress, Predictions]:
+    def take_steps(self, trainer: Trainer, splits: _Splits) -> tuple[_RunProgress, Predictions]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
-        names = " ".join(field.name for field in fields(_RunProgress))  # a checkpoint with other fields cannot go on
-        identity = f"{__version__} {config.digest} {self.corpus.fingerprint} {self.meaning} {names}"
+        names = " ".join(one.name for one in fields(_RunProgress))  # a checkpoint with other fields cannot go on
+        identity = f"{__version__} {config.digest} {self.corpus.fingerprint} {self.task_definitions} {names}"
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts)
         state = _RunProgress(**(saver.restore() or {}))
-        lengths = {task: table.tokens.lengths for task, table in splits.train.items()}
+        lengths = {task: data.tokens.lengths for task, data in splits.train.items()}
         steps = training_steps(config, lengths)
         for drawn in islice(steps, state.step):  # of the part before an interruption only the memory is made again
             trainer.remember(drawn)
@@ -289,24 +288,25 @@ class _Run:
         state.unread.append((step, rate, drawn, losses))
         state.step = step
         for task, part in drawn.items():
-            counts = splits.train[task].tokens.counts[part]
-            state.tokens += int(counts.sum())
+            tokens = splits.train[task].tokens.token_counts[part]
+            state.tokens += int(tokens.sum())
 
     def read_losses(self, state: _RunProgress) -> None:
         """Note the losses of the steps since the last call; raises TrainingError for the first that is not finite.
 
-        On a GPU the host waits here for these steps, and with the sum or PCGrad nowhere else.
+        On a GPU the host waits here for these steps; with the plain sum or PCGrad, without a moving average, soft
+        sharing, recorded cosines or loss-ratio weights, nowhere else.
         """
         for step, rate, drawn, losses in state.unread:
             losses = {task: float(loss) for task, loss in losses.items()}
             for task, loss in losses.items():
                 if not math.isfinite(loss):
-                    raise TrainingError(self.broken(step, task, loss, drawn[task], rate))
+                    raise TrainingError(self.nonfinite_message(step, task, loss, drawn[task], rate))
             state.losses.append(losses)
         state.unread.clear()
 
-    def broken(self, step: int, task: str, loss: float, rows: ndarray, rate: float) -> str:
-        """The message about a loss that is not finite; rate: the learning rate of the step."""
+    def nonfinite_message(self, step: int, task: str, loss: float, rows: ndarray, rate: float) -> str:
+        """What is said of a loss that is not finite; rate: the learning rate of the step."""
         epoch = (step - 1) // self.epoch_steps + 1
         ids = ", ".join(map(str, self.corpus.train[task]["id"].iloc[rows[:4]]))
         more = ", ..." if len(rows) > 4 else ""
@@ -370,7 +370,7 @@ class _Run:
 
     def keeps_last_step(self, state: _RunProgress) -> bool:
         """Whether the kept model is the one that the last step left."""
-        if self.pretrains("after"):
+        if self.has_pretraining("after"):
             return False
         if self.config.keep == "last":
             return True
@@ -379,8 +379,8 @@ class _Run:
 
     def costs(self, state: _RunProgress, splits: _Splits) -> dict[str, float]:
         """The cost of the steps: seconds of the clock and of the processor, tokens."""
-        feature_seconds = sum(table.feature_seconds for table in splits.train.values())
-        feature_cpu_seconds = sum(table.feature_cpu_seconds for table in splits.train.values())
+        feature_seconds = sum(data.feature_seconds for data in splits.train.values())
+        feature_cpu_seconds = sum(data.feature_cpu_seconds for data in splits.train.values())
         return {
             "train_seconds": round(state.seconds, 2),
             "train_cpu_seconds": round(state.cpu_seconds, 2),
@@ -434,8 +434,8 @@ def _mean_loss_of(task: str, losses: list[Losses]) -> float:
 def _dev_predictions(model: MultitaskBert, splits: _Splits, known: Predictions) -> Predictions:
     """Every task's predictions for dev; those that are known are not computed again."""
     predictions = {}
-    for task, table in splits.dev.items():
-        predictions[task] = known[task] if task in known else table.predictions(model, "dev")
+    for task, data in splits.dev.items():
+        predictions[task] = known[task] if task in known else data.predictions(model, "dev")
     return predictions
 
 

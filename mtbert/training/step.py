@@ -7,6 +7,7 @@ its own of the parameters that tasks share, as a row of G (T, P). T tasks, K mem
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -40,26 +41,36 @@ from mtbert.training.graphs import Compute, StepGraphs, can_be_captured, graphs_
 from mtbert.training.loss_weights import LossWeights
 from mtbert.training.micro_batches import batch_shapes, in_micro_batches, micro_batch_count
 from mtbert.training.parameters import parameter_groups
-from mtbert.training.task_data import Tables, task_logits
+from mtbert.training.task_data import TaskData, task_logits
 from mtbert.training.task_order import Losses, Rows
 
 Gradients = tuple[dict[str, Tensor], Tensor, Tensor]  # losses by task, G (T, P), used (T, shared parameters), bool
 
 
+@dataclass(frozen=True)
+class _Projection:
+    """What constrained a step: the memories' gradients M (K, P), and whether they changed its gradient."""
+
+    M: Tensor
+    is_active: bool
+
+
 class Trainer:
     """Trains a model step by step, as its configuration says.
 
-    tables: the rows of every training task. total_steps: over which the schedule runs, and the weight of teachers
+    data: of every training task. total_steps: over which the schedule runs, and the weight of teachers
     falls. graphs: whether steps run as CUDA graphs (`StepGraphs`); None: on a GPU, where they can.
     The exponential moving average of the weights (`ema`), by torch's `swa_utils`, begins with the weights after the
     first step, which keep a share of ema^(steps - 1).
     """
 
-    def __init__(self, model: MultitaskBert, tables: Tables, total_steps: int, graphs: bool | None = None) -> None:
+    def __init__(
+        self, model: MultitaskBert, data: dict[str, TaskData], total_steps: int, graphs: bool | None = None
+    ) -> None:
         config = model.run_config
         self.model = model
         self.config = config
-        self.tables = tables
+        self.data = data
         self.total_steps = total_steps
         self.loss_weights = LossWeights(model)
         model.heads.add_offsets()
@@ -67,17 +78,16 @@ class Trainer:
         self.shared = FlatGradients(model.shared_parameters())
         self.is_sum = config.gradients == "sum" or not self.shared.spans  # one gradient of all tasks, not one of each
         self.memory = EpisodicMemory(config.memory_size, config.seed)
-        self.M: Tensor | None = None  # (K, P), the memories' gradients that constrain this step
-        self.is_projected = False  # whether they changed its gradient
-        self.constraints: Counter[str] = Counter()  # of GEM: steps, projected ones, constraints checked, broken ones
+        self.projection: _Projection | None = None  # of this step, by GEM or A-GEM
+        self.constraint_counts: Counter[str] = Counter()  # steps, projected ones, constraints checked, broken ones
         self.cosines: list[dict] = []  # recorded: step, layer, first, second, cosine
 
         self.optimizer = AdamW(parameter_groups(model), lr=config.learning_rate)
         self.trained = list(chain(*(group["params"] for group in self.optimizer.param_groups)))
         self.schedule = make_schedule(self.optimizer, config.schedule, total_steps, config.warmup)
         if graphs is None:
-            graphs = graphs_are_on(model.device) and can_be_captured(model, tables)
-        self.graphs = StepGraphs(self.trained, tables, config.max_length) if graphs else None
+            graphs = graphs_are_on(model.device) and can_be_captured(model, data)
+        self.graphs = StepGraphs(self.trained, data, config.max_length) if graphs else None
         self.current = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
         self.average = None
         if config.ema is not None:
@@ -118,10 +128,13 @@ class Trainer:
             losses = self._resolve_conflicts(number, rows)
         if config.soft_sharing != "none":
             add_pull(self.model.individual_copies(), config.soft_sharing, config.soft_strength)
-        return self._read(losses)
+        return self._noted(losses)
 
-    def _read(self, losses: dict[str, Tensor]) -> Losses:
-        """The losses as numbers; on a GPU as tensors, which no later step changes, unless the next step needs them."""
+    def _noted(self, losses: dict[str, Tensor]) -> Losses:
+        """The losses, noted where the weights of the next step depend on them.
+
+        They are numbers; on a GPU, where nothing depends on them, copies that no later step overwrites.
+        """
         if self.is_on_gpu and self.config.weighting != "loss_ratio":
             copies = torch.stack(list(losses.values()))
             return dict(zip(losses, copies, strict=True))
@@ -154,7 +167,7 @@ class Trainer:
     def _micro_batches(self, rows: Rows, length: int | None) -> Iterator[Rows]:
         if length is not None:
             return in_micro_batches(rows, self.config.accumulation)
-        lengths = {task: self.tables[task].tokens.lengths for task in rows}
+        lengths = {task: self.data[task].tokens.lengths for task in rows}
         count = micro_batch_count(self.config, batch_shapes(rows, lengths), self.is_on_gpu)
         return in_micro_batches(rows, count)
 
@@ -165,11 +178,11 @@ class Trainer:
         rows = {task: _twice(part) if r_drops[task] else part for task, part in rows.items()}
         weight = teacher_weight(config, number, self.total_steps)
         losses = {}
-        for task, logits in task_logits(self.model, self.tables, rows, length).items():
-            table = self.tables[task]
+        for task, logits in task_logits(self.model, self.data, rows, length).items():
+            data = self.data[task]
             part = rows[task]
-            teachers = None if table.teachers is None else table.teachers[part]
-            loss = distillation_loss(TASKS[task], logits, table.labels[part], teachers, weight, config.temperature)
+            teachers = None if data.teachers is None else data.teachers[part]
+            loss = distillation_loss(TASKS[task], logits, data.labels[part], teachers, weight, config.temperature)
             if r_drops[task]:
                 first, second = logits.chunk(2)
                 loss = loss + r_drops[task] * divergence(TASKS[task], first, second)
@@ -183,7 +196,7 @@ class Trainer:
         """
         config = self.config
         remembered = self._remembered(number, rows)
-        constraints = self._extra_gradients(number, remembered) if remembered else None
+        memories = self._extra_gradients(number, remembered) if remembered else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
         is_read = not self.is_on_gpu or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
         if is_read and not _are_finite(losses):
@@ -200,8 +213,8 @@ class Trainer:
             g = combine(weights, G)
         else:
             g = G.sum(0) if len(G) > 1 else G[0]
-        if constraints is not None:
-            g, used = self._projected(g, used, list(remembered), *constraints)
+        if memories is not None:
+            g, used = self._projected(g, used, list(remembered), *memories)
         self.shared.put(g, used)
         return losses
 
@@ -228,9 +241,7 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:
         """GEM, A-GEM: the gradient g (P,) under the constraints M (K, P), and the parameters that either used, bool.
 
-        remembered: the tasks of M.
-
-        Notes M, and whether it changed g, for `update` to count what the step breaks.
+        remembered: the tasks of M. Notes the projection, for `update` to count what the step breaks.
         """
         config = self.config
         try:
@@ -239,8 +250,7 @@ class Trainer:
             check_finite(gram_matrix(g[None], M), ["this step", *(f"the memory of {task}" for task in remembered)])
             raise
         is_active = v != 0
-        self.M = M
-        self.is_projected = bool(is_active.any())
+        self.projection = _Projection(M, is_active=bool(is_active.any()))
         return g, used | memory_used[is_active].any(0)
 
     def _remembered(self, number: int, rows: Rows) -> Rows:
@@ -281,10 +291,13 @@ class Trainer:
         """The part of a step after the gradient; the examples go into the episodic memory."""
         if self.config.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
-        before = None if self.M is None else parameters_to_vector(self.shared.parameters.values())
-        self.optimizer.step()
-        if before is not None:
-            self._count_broken(parameters_to_vector(self.shared.parameters.values()) - before)
+        if self.projection is None:
+            self.optimizer.step()
+        else:
+            before = parameters_to_vector(self.shared.parameters.values())
+            self.optimizer.step()
+            self._count_broken(parameters_to_vector(self.shared.parameters.values()) - before, self.projection)
+            self.projection = None
         self.optimizer.zero_grad()
         self.model.heads.apply_offsets()
         self.schedule.step()
@@ -292,20 +305,28 @@ class Trainer:
             self.average.update_parameters(self.current)
         self.remember(rows)
 
-    def _count_broken(self, moved: Tensor) -> None:
+    def _count_broken(self, moved: Tensor, projection: "_Projection") -> None:
         """Count the memories whose loss a step of the shared weights (P,) raises, to first order.
 
         GEM bounds the gradient, not Adam's step.
         """
-        broken = broken_constraints(moved, self.M)
-        self.constraints.update(steps=1, projected=int(self.is_projected), checked=len(self.M), broken=broken)
-        self.M = None
+        M = projection.M
+        broken = broken_constraints(moved, M)
+        self.constraint_counts.update(steps=1, projected=int(projection.is_active), checked=len(M), broken=broken)
 
     def remember(self, rows: Rows) -> None:
         """Put a step's examples into the episodic memory, where there is one."""
         if self.config.gradients in PROJECTIONS:
             for task, part in rows.items():
                 self.memory.add(task, part)
+
+    def finish(self) -> None:
+        """After the last step: the moving average becomes the model's weights, where there is one.
+
+        The offsets of upstream heads go, zeros by now, which would not move with the model to another device.
+        """
+        self.swap_average()
+        self.model.heads.offsets.clear()
 
     def swap_average(self) -> None:
         """Exchange the weights and their moving average, where there is one."""
@@ -321,7 +342,7 @@ class Trainer:
             "average": None if self.average is None else self.average.state_dict(),
             "loss_weights": self.loss_weights.state_dict(),
             "cosines": self.cosines,
-            "constraints": dict(self.constraints),
+            "constraints": dict(self.constraint_counts),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -332,7 +353,7 @@ class Trainer:
             self.average.load_state_dict(state["average"])
         self.loss_weights.load_state_dict(state["loss_weights"])
         self.cosines = state["cosines"]
-        self.constraints = Counter(state["constraints"])
+        self.constraint_counts = Counter(state["constraints"])
 
 
 def _are_finite(losses: Losses | dict[str, Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""The tables of a run on a device: tokens, labels, and the outputs of frozen layers, computed once."""
+"""The data of a run's tasks on a device: tokens, labels, and the outputs of frozen layers, computed once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ def load_corpus(config: RunConfig, root: Path) -> Corpus:
 
 
 @dataclass(eq=False)
-class TaskRows:
+class TaskData:
     """One split of one task on a device: N rows of tokens and labels, and features that do not change in training.
 
-    It holds no model: methods that compute logits are given one. `task_rows` makes the rows that a model reads.
+    It holds no model: methods that compute logits are given one. `prepare_task` makes what a model reads.
     """
 
     task: str
@@ -108,106 +108,105 @@ class TaskRows:
         return result
 
 
-def task_rows(
+def prepare_task(
     model: MultitaskBert,
     task: str,
     table: pd.DataFrame,
     device: torch.device,
     passes: float = 1.0,
     teachers: Tensor | None = None,
-) -> TaskRows:
-    """The rows of a table as this model reads them, with the outputs of its frozen layers.
+) -> TaskData:
+    """A table as this model reads it, with the outputs of its frozen layers.
 
     passes: how often every row will be read. From KEPT_FROM passes on the inputs of the first trained layer are kept on
     disk; an encoder that is frozen as a whole embeds all rows at once. Both are computed here, or found on disk.
     teachers: the logits of the teachers for all rows, if there are teachers.
     """
     config = model.run_config
-    tokens = tokenize(task, table, model.tokenizer, config.pairs, config.max_length)
-    rows = TaskRows(task, table, tokens, device)
+    tokens = tokenize(task, table, model.tokenizer_source, config.pairs, config.max_length)
+    data = TaskData(task, table, tokens, device)
     if "label" in table:
         labels = table["label"].to_numpy(copy=True)
-        rows.labels = torch.tensor(labels, device=device)
+        data.labels = torch.tensor(labels, device=device)
     if teachers is not None:
-        rows.teachers = teachers.to(device)
+        data.teachers = teachers.to(device)
     if config.pos_features:
         tags = pos_features(task, table)
-        rows.tags = torch.from_numpy(tags).to(device)
+        data.tags = torch.from_numpy(tags).to(device)
     if model.embeddings_are_fixed and passes >= 1:
-        _keep_embeddings(model, rows)
+        _keep_embeddings(model, data)
     if not model.embeddings_are_fixed and model.encoder.frozen_depth > 0 and passes >= KEPT_FROM:
-        _keep_states(model, rows)
-    return rows
+        _keep_states(model, data)
+    return data
 
 
-def _keep_embeddings(model: MultitaskBert, rows: TaskRows) -> None:
+def _keep_embeddings(model: MultitaskBert, data: TaskData) -> None:
     config = model.run_config
-    about = f"{config.pooling} {_arithmetic(model, rows)}"
-    batches = _embedded(model, rows, np.arange(len(rows)))
-    k = config.encodings(rows.task)
-    mapped = embeddings_of_all_rows(model.encoder, rows.tokens, k, about, batches)
-    rows.embeddings = torch.from_numpy(mapped.array).to(rows.device)
-    rows.feature_seconds, rows.feature_cpu_seconds = mapped.seconds, mapped.cpu_seconds
+    about = f"{config.pooling} {_arithmetic(model, data)}"
+    batches = _embedded(model, data, np.arange(len(data)))
+    k = config.encodings(data.task)
+    mapped = embeddings_of_all_rows(model.encoder, data.tokens, k, about, batches)
+    data.embeddings = torch.from_numpy(mapped.array).to(data.device)
+    data.feature_seconds, data.feature_cpu_seconds = mapped.seconds, mapped.cpu_seconds
 
 
-def _keep_states(model: MultitaskBert, rows: TaskRows) -> None:
+def _keep_states(model: MultitaskBert, data: TaskData) -> None:
     def compute(part: ndarray) -> tuple[Tensor, Tensor]:
-        batch = rows.batch(part)
-        with autocast(model.run_config, rows.device):
-            states = model.encoder.prefix_states({rows.task: batch})[rows.task]
+        batch = data.batch(part)
+        with autocast(model.run_config, data.device):
+            states = model.encoder.prefix_states({data.task: batch})[data.task]
         return states, batch.attention_mask
 
-    batches = _in_batches(model, rows, np.arange(len(rows)), compute)
-    rows.states = TokenStates(model.encoder, rows.tokens, _arithmetic(model, rows), batches)
-    mapped = rows.states.mapped
-    rows.feature_seconds, rows.feature_cpu_seconds = mapped.seconds, mapped.cpu_seconds
+    batches = _in_batches(model, data, np.arange(len(data)), compute)
+    data.states = TokenStates(model.encoder, data.tokens, _arithmetic(model, data), batches)
+    mapped = data.states.mapped
+    data.feature_seconds, data.feature_cpu_seconds = mapped.seconds, mapped.cpu_seconds
 
 
-def _arithmetic(model: MultitaskBert, rows: TaskRows) -> str:
+def _arithmetic(model: MultitaskBert, data: TaskData) -> str:
     """The precision and the kind of device, on which the bits of kept features depend."""
-    return f"{model.run_config.precision} {rows.device.type}"
+    return f"{model.run_config.precision} {data.device.type}"
 
 
-def _embedded(model: MultitaskBert, rows: TaskRows, chosen: ndarray) -> Iterator[tuple[ndarray, Tensor]]:
+def _embedded(model: MultitaskBert, data: TaskData, chosen: ndarray) -> Iterator[tuple[ndarray, Tensor]]:
     """Positions in `chosen` and the embeddings (B, k, d) of the rows there, batch by batch."""
 
     def compute(part: ndarray) -> Tensor:
-        return model.embed({rows.task: rows.batch(part)})[rows.task]
+        return model.embed({data.task: data.batch(part)})[data.task]
 
-    return _in_batches(model, rows, chosen, compute)
+    return _in_batches(model, data, chosen, compute)
 
 
 def _in_batches(
-    model: MultitaskBert, rows: TaskRows, chosen: ndarray, compute: Callable[[ndarray], Any]
+    model: MultitaskBert, data: TaskData, chosen: ndarray, compute: Callable[[ndarray], Any]
 ) -> Iterator[tuple[ndarray, Any]]:
     """Positions in `chosen` and `compute(rows)` of the rows there, in the batches of `MultitaskBert.in_batches`."""
-    lengths = rows.tokens.lengths[chosen]
+    lengths = data.tokens.lengths[chosen]
     return model.in_batches(lengths, lambda positions: compute(chosen[positions]))
 
 
-Tables = dict[str, TaskRows]  # by task
-
-
-def task_logits(model: MultitaskBert, tables: Tables, rows: Rows, length: int | None = None) -> dict[str, Tensor]:
+def task_logits(
+    model: MultitaskBert, data: dict[str, TaskData], rows: Rows, length: int | None = None
+) -> dict[str, Tensor]:
     """Logits of some rows of several tasks; where training leaves the encoder as it is, from kept embeddings.
 
-    length: of rows in tensors on the device, as in `TaskRows.batch`.
+    length: of rows in tensors on the device, as in `TaskData.batch`.
     """
     tags = {}
     for task, part in rows.items():
-        if tables[task].tags is not None:
-            tags[task] = tables[task].tags[part]
+        if data[task].tags is not None:
+            tags[task] = data[task].tags[part]
     if model.embeddings_are_fixed:
         logits = {}
         for task, part in rows.items():
-            embeddings = tables[task].fixed_embeddings(model, part)
+            embeddings = data[task].fixed_embeddings(model, part)
             logits[task] = model.heads(task, embeddings, tags.get(task))
         return logits
     batches = {}
     prefix = {}
     for task, part in rows.items():
-        batches[task] = tables[task].batch(part, length)
-        states = tables[task].prefix_states(part, batches[task])
+        batches[task] = data[task].batch(part, length)
+        states = data[task].prefix_states(part, batches[task])
         if states is not None:
             prefix[task] = states
     return model(batches, tags, prefix)
@@ -222,4 +221,4 @@ def predict_table(
     """
     place = pick_device(device)
     model = model.to(place)
-    return task_rows(model, task, table, place, passes=0).predictions(model, split)
+    return prepare_task(model, task, table, place, passes=0).predictions(model, split)

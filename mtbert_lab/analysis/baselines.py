@@ -17,7 +17,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.multitask import MultitaskBert
 from mtbert.runtime import pick_device
-from mtbert.training import task_rows
+from mtbert.training import prepare_task
 from mtbert_lab.store import read_corpus, score_table
 
 THRESHOLD_ROWS = 20_000  # training pairs that the threshold of a binary task is chosen on
@@ -68,7 +68,7 @@ def _cosines(config: RunConfig, task: str, table: pd.DataFrame, device: str) -> 
     place = pick_device(device)
     untrained = RunConfig(corpus=config.corpus, encoder=config.encoder, tasks=(task,), plan="frozen", pairs="cosine")
     model = MultitaskBert(untrained).to(place)
-    rows = task_rows(model, task, table.reset_index(drop=True), place)
+    rows = prepare_task(model, task, table.reset_index(drop=True), place)
     with torch.no_grad():
         first, second = rows.fixed_embeddings(model, np.arange(len(table))).unbind(1)
     return F.cosine_similarity(first, second, dim=-1).cpu().numpy()

@@ -18,7 +18,7 @@ from torch import Tensor
 from mtbert.data import TASKS, load_table
 from mtbert.multitask import MultitaskBert, task_loss
 from mtbert.runtime import pick_device
-from mtbert.training import TaskRows, task_logits, task_rows
+from mtbert.training import TaskData, prepare_task, task_logits
 from mtbert_lab.analysis.groups import at_equal_labels
 from mtbert_lab.statistics import Estimate, Resamples
 from mtbert_lab.store import Run, cached_table, data_root, dev_table, load_model
@@ -53,12 +53,12 @@ def conflicts(
             drawn[task] = _draw(dev, examples, random)
             train, _ = load_table(task, "train", root)
             train = _draw(train, examples, random)
-            rows = task_rows(model, task, train, place)
+            rows = prepare_task(model, task, train, place)
             all_rows = np.arange(len(rows))
             means[task] = _gradient(model, task, rows, all_rows, shared)
         found = []
         for task, dev in drawn.items():
-            rows = task_rows(model, task, dev, place)
+            rows = prepare_task(model, task, dev, place)
             for i, number in enumerate(dev["row"]):
                 gradient = _gradient(model, task, rows, np.array([i]), shared)
                 for other in run.config.tasks:
@@ -80,7 +80,7 @@ def _draw(table: pd.DataFrame, examples: int, random: np.random.Generator) -> pd
 def _gradient(
     model: MultitaskBert,
     task: str,
-    table: TaskRows,
+    table: TaskData,
     rows: ndarray,
     shared: list[Tensor],
 ) -> Tensor:

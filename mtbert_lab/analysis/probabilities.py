@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from mtbert.data import TASKS
 from mtbert.runtime import pick_device
-from mtbert.training import task_rows
+from mtbert.training import prepare_task
 from mtbert_lab.store import Run, cached_table, dev_table, load_model
 
 DIGITS = 4
@@ -33,7 +33,7 @@ def probabilities(run: Run, task: str, data: str | Path | None = None, device: s
         table = dev_table(run, task, data)
         place = pick_device(device)
         model = load_model(run.run_id).to(place)
-        logits = task_rows(model, task, table, place).logits(model)
+        logits = prepare_task(model, task, table, place).logits(model)
         p = logits.float().softmax(-1).cpu().numpy()
         return pd.DataFrame(p).round(DIGITS).rename(columns=str)
 

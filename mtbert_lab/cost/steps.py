@@ -18,11 +18,11 @@ def padded_tokens(config: RunConfig, shapes: Shapes) -> int:
 
 
 class RandomTexts:
-    """Rows of random tokens, of these lengths (N,), with the interface of `TaskRows`.
+    """Rows of random tokens, of these lengths (N,), with the interface of `TaskData`.
 
     The first `remembered` rows have another label than the others, so that their gradients conflict. known: whether
     the states below the first trained layer are read from disk. On a GPU the tokens are made there, so that the steps
-    can be graphs, as with `TaskRows`.
+    can be graphs, as with `TaskData`.
     """
 
     teachers = None  # to read their logits takes no time worth counting
@@ -54,7 +54,7 @@ class RandomTexts:
             self.tags = torch.zeros(len(lengths), len(TAGS) * columns, device=self.device)
 
     def needs_host(self, model: MultitaskBert) -> bool:
-        """As of `TaskRows`."""
+        """As of `TaskData`."""
         return self.known and not self.is_fixed
 
     def batch(self, rows: ndarray | Tensor, length: int | None = None) -> Batch:

@@ -38,7 +38,7 @@ def load_model(
         load_or_run(found.config, data, device=device, again=True, accept_rejects=True)
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config
-    needs_folder = model.tokenizer == config.encoder and config.encoder not in NAMED_ENCODERS
+    needs_folder = model.tokenizer_source == config.encoder and config.encoder not in NAMED_ENCODERS
     if needs_folder and not run_id.startswith(config.digest):
         raise CheckpointError(
             f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "

@@ -23,7 +23,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, sealed_arrays
 from mtbert.files import is_sealed
 from mtbert.multitask import MultitaskBert
-from mtbert.training import mean_logits, task_rows
+from mtbert.training import mean_logits, prepare_task
 from mtbert_lab.paths import OTHER_FOLDERS
 from mtbert_lab.store.models import model_folder, run_lock
 
@@ -91,5 +91,5 @@ def _load(teacher: RunConfig, run_id: str) -> MultitaskBert:
 def _compute(load: Callable[[], MultitaskBert], task: str, table: pd.DataFrame, device: torch.device) -> list[ndarray]:
     """The logits of a model for all rows of a task's table, in half precision."""
     model = load().to(device)
-    logits = task_rows(model, task, table, device).logits(model)
+    logits = prepare_task(model, task, table, device).logits(model)
     return [logits.cpu().numpy().astype(np.float16)]

@@ -631,3 +631,9 @@ def test_a_number_as_label_and_the_metric_that_selects_models():
 def test_the_courses_tasks():
     assert {name: task.num_classes for name, task in COURSE.items()} == {"sst": 5, "cfimdb": 2, "quora": 2, "sts": None}
     assert COURSE["sts"].label_range == Task(**COURSE["sts"].model_dump()).label_range == (0, 5)
+
+
+def test_tasks_are_joined_as_dicts_are(folder):
+    [task] = read_tasks(folder).values()
+    joined = TASKS | {"mine": task}
+    assert joined["mine"] is task and joined["sst"] is TASKS["sst"] and "mine" not in TASKS

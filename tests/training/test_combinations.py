@@ -24,7 +24,7 @@ from mtbert.multitask.progressive_heads import all_upstream, upstream_tasks
 from mtbert.sharing.plan import SharingPlan
 from mtbert.training import task_data as rows
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import load_corpus, task_rows
+from mtbert.training.task_data import load_corpus, prepare_task
 from mtbert.training.task_order import training_steps
 
 PLANS = (
@@ -180,7 +180,7 @@ def test_a_step_changes_what_the_plan_says(params, tiny_encoder, corpus, shake):
     config = RunConfig.from_params({**params, **fixed, "learning_rate": 1e-3})
     torch.manual_seed(config.seed)
     model = shake(MultitaskBert(config), 0.02)  # nowhere 0: weight decay moves whatever a step trains
-    tables = {task: task_rows(model, task, corpus.train[task], torch.device("cpu")) for task in config.tasks}
+    tables = {task: prepare_task(model, task, corpus.train[task], torch.device("cpu")) for task in config.tasks}
     trainer = Trainer(model, tables, total_steps=3)
     users, remembered = trained_by(config, model), set()
     lengths = {task: table.tokens.lengths for task, table in tables.items()}
@@ -205,7 +205,7 @@ def test_every_scored_task_gets_predictions(params, tiny_encoder, corpus):
     model = MultitaskBert(config)
     for task in config.scored:
         table = corpus.train[task]
-        predicted = task_rows(model, task, table, torch.device("cpu")).predictions(model, "train")
+        predicted = prepare_task(model, task, table, torch.device("cpu")).predictions(model, "train")
         assert predicted["id"].tolist() == table["id"].tolist()
         assert np.isfinite(predicted["predicted"]).all()
         assert predicted["confidence"].isna().all() == TASKS[task].is_number, "numbers have no confidence"

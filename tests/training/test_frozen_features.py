@@ -14,7 +14,7 @@ from mtbert.sharing.shared_encoder import SharedEncoder
 from mtbert.training import frozen_features
 from mtbert.training import task_data as module
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import load_corpus, predict_table, task_rows
+from mtbert.training.task_data import load_corpus, predict_table, prepare_task
 
 TIMES = ("feature_seconds", "feature_cpu_seconds")
 
@@ -86,7 +86,7 @@ def test_predictions_leave_nothing_on_disk(tiny_config, course_folder):
     table = load_corpus(tiny_config, course_folder).dev["sst"]
     predicted = predict_table(model, "sst", table, "dev", "cpu")
     assert not files()
-    kept = task_rows(model, "sst", table, torch.device("cpu"), passes=1).predictions(model, "dev")
+    kept = prepare_task(model, "sst", table, torch.device("cpu"), passes=1).predictions(model, "dev")
     pd.testing.assert_frame_equal(predicted, kept, check_exact=True)
     assert len(files()) == 1
 

@@ -16,7 +16,7 @@ from mtbert.multitask.model import MultitaskBert
 from mtbert.training import TrainingError, train
 from mtbert.training.graphs import StepGraphs, _Captured, can_be_captured, graphs_are_on
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import load_corpus, task_rows
+from mtbert.training.task_data import load_corpus, prepare_task
 from mtbert.training.task_order import training_steps
 
 THREE = ("sst", "quora", "sts")
@@ -62,7 +62,7 @@ def trainers(config: RunConfig, device: torch.device, *graphs: bool) -> Iterator
         own = copy.deepcopy(model).to(device)
         if device.type == "cpu" and not own.encoder.frozen_depth:  # what frozen layers give is kept in float32
             own = own.double()
-        tables = {task: task_rows(own, task, table, device, passes=4) for task, table in corpus.train.items()}
+        tables = {task: prepare_task(own, task, table, device, passes=4) for task, table in corpus.train.items()}
         yield Trainer(own, tables, total_steps=20, graphs=is_graphed)
 
 
@@ -78,7 +78,7 @@ def test_graphs_that_hold_the_gradients_of_every_task_are_fewer(monkeypatch):
 
 
 def take_steps(trainer: Trainer, count: int) -> list[dict[str, float]]:
-    lengths = {task: table.tokens.lengths for task, table in trainer.tables.items()}
+    lengths = {task: table.tokens.lengths for task, table in trainer.data.items()}
     steps = training_steps(trainer.config, lengths)
     losses = []
     for number in range(1, count + 1):
@@ -145,7 +145,7 @@ def test_what_depends_on_the_host_cannot_be_captured(calm_encoder):
         ({"plan": "F2"}, True),
     ]:
         [trainer] = trainers(config_of(calm_encoder, **fields), CPU, False)
-        assert can_be_captured(trainer.model, trainer.tables) is expected, fields
+        assert can_be_captured(trainer.model, trainer.data) is expected, fields
 
 
 def test_the_switch_turns_graphs_off(monkeypatch):

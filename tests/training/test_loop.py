@@ -23,7 +23,7 @@ from mtbert.training.loop import TrainedRun
 from mtbert.training.micro_batches import weighted_tokens
 from mtbert.training.parameters import UPSTREAM_RATE, parameter_groups
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows, load_corpus
+from mtbert.training.task_data import TaskData, load_corpus
 
 
 def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
@@ -222,7 +222,7 @@ def test_the_clock_of_a_run_counts_its_steps_alone(run, tiny_config, monkeypatch
         monkeypatch.setattr(owner, name, slow)
 
     takes(10, Trainer, "step")
-    takes(1000, TaskRows, "predictions")
+    takes(1000, TaskData, "predictions")
     trained = run(tiny_config)
     assert trained.curve["seconds"].tolist() == [50, 100] and trained.curve["cpu_seconds"].tolist() == [25, 50]
     assert trained.cost["train_seconds"] == 100 and trained.cost["train_cpu_seconds"] == 50

@@ -22,7 +22,7 @@ from mtbert.training import micro_batches
 from mtbert.training import step as step_module
 from mtbert.training.distillation import distillation_loss
 from mtbert.training.step import Trainer
-from mtbert.training.task_data import TaskRows, load_corpus, task_rows
+from mtbert.training.task_data import TaskData, load_corpus, prepare_task
 
 THREE = ("sst", "quora", "sts")
 ROWS = {"sst": np.arange(5), "quora": np.arange(3, 10), "sts": np.arange(10, 14)}  # a step's; numbers differ
@@ -34,7 +34,7 @@ class Step:
     """A model with its rows, and what trains it."""
 
     model: MultitaskBert
-    tables: dict[str, TaskRows]
+    tables: dict[str, TaskData]
     trainer: Trainer
 
     @property
@@ -66,7 +66,7 @@ def step_of(calm_encoder, course_folder, shake) -> Callable[..., Step]:
         torch.manual_seed(3)
         model = shake(MultitaskBert(config), 0.05)
         corpus = load_corpus(config, course_folder)
-        tables = {task: task_rows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
+        tables = {task: prepare_task(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
         return Step(model.train(), tables, Trainer(model, tables, total_steps=10))
 
     return build

@@ -12,7 +12,7 @@ from mtbert.data.tables import load_table
 from mtbert.data.tasks import TASKS, Task
 from mtbert.multitask.model import MultitaskBert
 from mtbert.training import loop
-from mtbert.training.task_data import TaskRows, load_corpus, predict_table, task_rows
+from mtbert.training.task_data import TaskData, load_corpus, predict_table, prepare_task
 
 
 def test_a_subset_is_a_function_of_the_seed(course_folder, tiny_config):
@@ -66,13 +66,13 @@ def test_the_predictions_of_a_run_are_those_of_the_kept_model(run, tiny_config, 
 
 
 @pytest.fixture
-def model_and_tables(course_folder, tiny_config) -> tuple[MultitaskBert, dict[str, TaskRows]]:
+def model_and_tables(course_folder, tiny_config) -> tuple[MultitaskBert, dict[str, TaskData]]:
     """A model in evaluation mode, and the training rows of two tasks."""
     torch.manual_seed(0)
     config = tiny_config.but(tasks=["sst", "sts"], pairs="concat")
     model = MultitaskBert(config).eval()
     corpus = load_corpus(config, course_folder)
-    return model, {task: task_rows(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
+    return model, {task: prepare_task(model, task, table, torch.device("cpu")) for task, table in corpus.train.items()}
 
 
 @pytest.mark.parametrize("passes, encoded", [(0.5, [2, 3]), (1.0, [40])])
@@ -91,10 +91,10 @@ def test_a_frozen_encoder_reads_what_few_passes_see_when_they_see_it(
         return real(batches)
 
     monkeypatch.setattr(model, "embed", noted)
-    rows = task_rows(model, "sst", table, torch.device("cpu"), passes)
+    rows = prepare_task(model, "sst", table, torch.device("cpu"), passes)
     parts = [rows.fixed_embeddings(model, np.array(part)) for part in ([3, 1], [7, 8, 0])]
     assert seen == encoded and model.training  # without dropout all the same:
-    fresh = task_rows(model.eval(), "sst", table, torch.device("cpu"))
+    fresh = prepare_task(model.eval(), "sst", table, torch.device("cpu"))
     expected = model.embed({"sst": fresh.tokens.batch(np.array([7, 8, 0]))})
     torch.testing.assert_close(parts[1], expected["sst"], rtol=1e-5, atol=1e-5)
     assert not parts[1].requires_grad
@@ -116,7 +116,7 @@ def test_part_of_speech_features_reach_the_heads(course_folder, tiny_config, mon
     monkeypatch.setattr("mtbert.training.task_data.pos_features", shares)
     config = tiny_config.but(tasks=["sts"], pos_features=True)
     model = MultitaskBert(config).eval()
-    rows = task_rows(model, "sts", load_corpus(config, course_folder).train["sts"], torch.device("cpu"))
+    rows = prepare_task(model, "sts", load_corpus(config, course_folder).train["sts"], torch.device("cpu"))
     weight = model.heads.by_task["sts"].layers[0].weight
     assert weight.shape == (1, 32 + 24)
     with torch.no_grad():

@@ -246,7 +246,7 @@ def first_losses(run: Run, device: str) -> list[float]:
     from mtbert.config import RunConfig
     from mtbert.multitask import MultitaskBert, build_encoder
     from mtbert.runtime import pick_device
-    from mtbert.training import Trainer, task_rows, training_steps
+    from mtbert.training import Trainer, prepare_task, training_steps
     from mtbert_lab.store import read_corpus
 
     config = RunConfig.from_params(run["config"]).but(batch_size=CHECK_BATCH, scheme="unified")
@@ -257,7 +257,7 @@ def first_losses(run: Run, device: str) -> list[float]:
     model = MultitaskBert(config, build_encoder(config)).to(place)
     tables = {}
     for task, table in read_corpus(config).train.items():
-        tables[task] = task_rows(model, task, table, place)
+        tables[task] = prepare_task(model, task, table, place)
     trainer = Trainer(model, tables, CHECK_STEPS)
     lengths = {task: rows.tokens.lengths for task, rows in tables.items()}
     losses = []

@@ -11,7 +11,7 @@ import torch
 from mtbert.data import TASKS, DataError, PosError, load_table
 from mtbert.data.tasks import Task
 from mtbert.multitask import MultitaskBert, task_loss
-from mtbert.training import task_rows
+from mtbert.training import prepare_task
 from mtbert_lab.analysis import calibration, errors, groups, interference, probabilities, remedies
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import results_dir
@@ -230,7 +230,7 @@ def test_errors_of_classes_with_names_have_the_names(monkeypatch):
 
 def losses_of_each(model: MultitaskBert, task: str, split: str, data: Path) -> torch.Tensor:
     """The loss of every example of a split (N,), each in a batch of its own."""
-    rows = task_rows(model, task, load_table(task, split, data)[0], torch.device("cpu"))
+    rows = prepare_task(model, task, load_table(task, split, data)[0], torch.device("cpu"))
     losses = []
     for i in range(len(rows)):
         logits = model({task: rows.tokens.batch(np.array([i]))})[task]
@@ -261,7 +261,7 @@ def test_a_conflict_is_a_step_that_raises_the_examples_loss(stored, course_folde
 def test_the_mean_gradient_is_that_of_all_examples(stored, course_folder):
     model = MultitaskBert(stored.config).eval()
     shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
-    rows = task_rows(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
+    rows = prepare_task(model, "sst", load_table("sst", "train", course_folder)[0], torch.device("cpu"))
     whole = interference._gradient(model, "sst", rows, np.arange(len(rows)), shared)
     single = [interference._gradient(model, "sst", rows, np.array([i]), shared) for i in range(len(rows))]
     assert torch.allclose(whole, torch.stack(single).mean(0), atol=1e-6)
@@ -271,7 +271,7 @@ def test_the_gradient_of_layers_that_a_task_does_not_read_is_zero(stored, course
     config = stored.config.but(tasks=("sst", "quora", "sts"), plan="S1(sst,quora|sts)", layers=1, score_tasks=())
     model = MultitaskBert(config).eval()
     shared = [p for name, p in model.shared_parameters().items() if name.startswith("encoder.layers.")]
-    rows = task_rows(model, "sts", load_table("sts", "train", course_folder)[0], torch.device("cpu"))
+    rows = prepare_task(model, "sts", load_table("sts", "train", course_folder)[0], torch.device("cpu"))
     assert shared and not interference._gradient(model, "sts", rows, np.arange(3), shared).any()
 
 

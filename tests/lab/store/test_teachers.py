@@ -13,7 +13,7 @@ import torch
 from mtbert.bert import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import tokenize
-from mtbert.training import load_corpus, task_rows
+from mtbert.training import load_corpus, prepare_task
 from mtbert_lab import sweep
 from mtbert_lab.paths import results_dir, stores
 from mtbert_lab.store import forget, runs
@@ -84,7 +84,7 @@ def test_the_outputs_are_the_mean_of_the_models_on_the_training_rows(three_tasks
     corpus = load_corpus(student, course_folder)
     models = {config: load_model(run_of(config).run_id) for config in student.teachers}
     probabilities = [
-        task_rows(model, "quora", corpus.train["quora"], CPU).logits(model).sigmoid() for model in models.values()
+        prepare_task(model, "quora", corpus.train["quora"], CPU).logits(model).sigmoid() for model in models.values()
     ]
     found = outputs_of(student, course_folder).mean_logits(corpus, CPU)
     assert found.keys() == {*student.tasks}
@@ -140,7 +140,7 @@ def test_a_teacher_need_not_be_like_its_student(three_tasks, course_data, run_of
     found = outputs_of(student, course_folder).mean_logits(corpus, CPU)
     assert found.keys() == corpus.train.keys()
     for task, table in corpus.train.items():
-        batch = tokenize(task, table, teacher.tokenizer, "sum").batch(np.arange(len(table)))
+        batch = tokenize(task, table, teacher.tokenizer_source, "sum").batch(np.arange(len(table)))
         with torch.no_grad():
             logits = teacher({task: batch})[task]
         if task == "sst":  # a mean of classes is that of their probabilities
