@@ -1,8 +1,8 @@
 """The metrics of predictions: one to add is a function here and its name in METRICS.
 
-Symbols: N examples. With `counts`, (K,), the examples given are K kinds of examples, and a metric is that of the K
-samples that each lack one example of a kind. Every metric here is a function of sums over the examples, and the sum of
-such a sample is the sum over all minus one term.
+Symbols: N examples. `counts` (K,) asks for leave-one-out scores, as a jackknife needs them: the examples given are the
+K different ones, `counts` says how often each occurs, and the result (..., K) has the score without one of each. Every
+metric here is a function of sums over the examples, and a sum without one example is the sum minus its term.
 """
 
 import functools

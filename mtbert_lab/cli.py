@@ -543,11 +543,11 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
-    except (ValueError, RuntimeError, LookupError, OSError) as error:
-        if not is_own_error(error) and not isinstance(error, OSError):
-            raise
-        sys.exit(printable(f"error: {for_command_line(error)}"))
     except ModuleNotFoundError as error:
         if error.name.startswith("mtbert"):
             raise
         sys.exit(f"error: {error.name} is not installed; the extras have it: pip install 'mtbert[sweep,report]'")
+    except Exception as error:
+        if not is_own_error(error) and not isinstance(error, OSError):
+            raise
+        sys.exit(printable(f"error: {for_command_line(error)}"))

@@ -33,7 +33,7 @@ def shipped(name: str) -> Path:
 
 
 def find_result(name: str) -> Path:
-    """The path of the newest file of this name in `stores()`; without any that in the first one."""
+    """The path of the newest file of this name in `stores()`; where none has it, its path in the first one."""
     return _newest([store / name for store in stores()])
 
 

@@ -221,7 +221,7 @@ def train_on(
 ) -> dict[SweepRun, str]:
     """`train_missing` on a cluster. A signal in `stop` stops the runs.
 
-    On a terminal a bar shows the steps; in a log file a line a minute says what is trained.
+    On a terminal a bar counts the runs and shows the steps of each; in a log file a line a minute says what is trained.
     """
     from mtbert_lab.workers import Sweep, train_run
 

@@ -69,7 +69,7 @@ def _of_adapter(name: str, adapter: type) -> Iterator[str]:
 def _of_heads(config: "RunConfig") -> Iterator[str]:
     parts = config.pairs.split("+")
     is_known = set(parts) <= PAIR_FEATURES.keys() and len(set(parts)) == len(parts)
-    if config.two_encodings and not is_known:
+    if config.is_bi_encoder and not is_known:
         yield f"pairs: {config.pairs!r} is neither 'joint' nor some of {', '.join(PAIR_FEATURES)} joined by +"
     if config.similarity == "sigmoid_cosine":
         yield from _of_cosine(config)
@@ -77,7 +77,7 @@ def _of_heads(config: "RunConfig") -> Iterator[str]:
 
 
 def _of_cosine(config: "RunConfig") -> Iterator[str]:
-    if not config.two_encodings:
+    if not config.is_bi_encoder:
         yield "similarity: sigmoid_cosine compares two embeddings, but pairs is 'joint'"
     kinds = {TASKS[task].kind for task in config.tasks}
     is_fixed = config.encoder_is_frozen and config.adapter == "none" and not config.head_norm
@@ -95,7 +95,7 @@ def _of_feeds(config: "RunConfig") -> Iterator[str]:
             yield f"feeds: {feed!r} is not 'upstream>task' with two different tasks of {list(config.scored)}"
         if upstream in fed.setdefault(task, set()):
             yield f"feeds: {feed!r} is given twice"
-        if config.two_encodings and TASKS[upstream].is_pair and not TASKS[task].is_pair:
+        if config.is_bi_encoder and TASKS[upstream].is_pair and not TASKS[task].is_pair:
             yield f"feeds: {feed!r}: the head of a pair task needs two sentences, and {task} has one"
         for name in (upstream, task):
             if config.similarity == "sigmoid_cosine" and TASKS[name].kind == "similarity":

@@ -270,7 +270,7 @@ class RunConfig(BaseModel):
 
     @property
     def used_levels(self) -> dict[str, Level]:
-        """Name -> level of the plan of the scored tasks, without a pooler that nothing reads, as `pooling` is another.
+        """Name -> level of the plan of the scored tasks, without the pooler where `pooling` does not read it.
 
         Without `layers` the plan has as many as it names. Raises PlanError if it cannot be read.
         """
@@ -290,13 +290,13 @@ class RunConfig(BaseModel):
         return self.head_layers > 1 or (bool(self.feeds) and self.combine == "attention")
 
     @property
-    def two_encodings(self) -> bool:
+    def is_bi_encoder(self) -> bool:
         """Whether the sentences of a pair are encoded apart."""
         return self.pairs != "joint"
 
     def encodings(self, task: str) -> int:
         """k, the embeddings of an example of a task: 2 for a pair whose sentences are encoded apart, else 1."""
-        return 2 if self.two_encodings and TASKS[task].is_pair else 1
+        return 2 if self.is_bi_encoder and TASKS[task].is_pair else 1
 
     @property
     def batch_sizes(self) -> dict[str, int]:

@@ -81,8 +81,8 @@ class TaskHeads(nn.Module):
     `similarity` sigmoid_cosine a task of kind similarity has no head.
 
     `feeds` (004, section 4): a fed task's head sees its own features next to its upstream heads' logits on the same
-    rows, or next to one context of them (`combine` attention). Upstream heads see their own upstream heads; they drop
-    out as the module's mode says. Where a pair is two sequences, an upstream head for single sentences gives logits
+    rows, or next to one context of them (`combine` attention). Upstream heads see their own upstream heads; their
+    dropout is on in training mode. Where a pair is two sequences, an upstream head for single sentences gives logits
     of each.
 
     A fed task has a gradient of the weights of all heads above it. `upstream` says where this goes: nowhere (frozen),

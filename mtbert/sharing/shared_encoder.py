@@ -174,8 +174,8 @@ class SharedEncoder(nn.Module):
     def task_encoder(self, task: str) -> BertModel:
         """A task's way through the plan as a plain encoder; it has these weights, not copies.
 
-        It is without the task's adapter, which a plain encoder cannot run: where there is one, the hidden states are
-        others than those of `forward`. Raises PlanError as `forward` does.
+        It is without the task's adapter, which a plain encoder cannot run: where there is one, the hidden states
+        differ from those of `forward`. Raises PlanError as `forward` does.
         """
         _check_known([task], self.plan)
         with init_empty_weights():

@@ -14,7 +14,6 @@ Source: NVIDIA, "Getting Started with CUDA Graphs"; torch.cuda.graph.
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from mtbert.training.task_data import TaskData
 from mtbert.training.task_order import Rows
 
 LENGTH_STEP = 16  # sequences are padded to a multiple of it; attention's kernels need 8
-MOST_GRAPHS = 48  # kept; the one that was not used for longest goes first
+MOST_GRAPHS = 48  # kept; where one more is needed, all go
 GRADIENTS_SHARE = 0.25  # of the GPU's memory, at most, is of graphs' gradients: each graph has gradients of its own
 Compute = Callable[[int, Rows, int | None], Any]  # the number of the step, its rows, the length that they are padded to
 Key = tuple[str, int, tuple[tuple[str, int], ...]]  # what is computed, the padded length, examples of each task
@@ -71,7 +70,7 @@ class StepGraphs:
         self.data = data
         self.max_length = max_length
         self.seen: set[Key] = set()
-        self.graphs: OrderedDict[Key, _Captured] = OrderedDict()
+        self.graphs: dict[Key, _Captured] = {}
         self.pools: dict[str, Any] = {}  # what is computed -> the memory that its graphs share
 
     def __call__(self, name: str, compute: Compute, number: int, rows: Rows) -> Any:
@@ -87,16 +86,26 @@ class StepGraphs:
             self.seen.add(key)
             return compute(number, _rows_by_task(numbers.to(device), key), length)
         if key not in self.graphs:
+            self._make_room(device)
             self.graphs[key] = self._capture(compute, number, numbers.to(device), key)
-            while len(self.graphs) > self._most_graphs(self.graphs[key], device):
-                self.graphs.popitem(last=False)
-        self.graphs.move_to_end(key)
         captured = self.graphs[key]
         captured.rows.copy_(numbers.pin_memory(), non_blocking=True)
         captured.graph.replay()
         for parameter, gradient in captured.gradients:
             parameter.grad = gradient
         return captured.result
+
+    def _make_room(self, device: torch.device) -> None:
+        """Drop all graphs and their memory where one more would be too many.
+
+        Not the oldest alone: with it torch frees the workspace of the stream that all were captured on.
+        """
+        latest = next(reversed(self.graphs.values()), None)
+        if latest is None or len(self.graphs) < self._most_graphs(latest, device):
+            return
+        torch.cuda.synchronize(device)
+        self.graphs.clear()
+        self.pools.clear()
 
     def _most_graphs(self, captured: _Captured, device: torch.device) -> int:
         """How many graphs like this one are kept."""

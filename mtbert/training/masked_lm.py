@@ -82,10 +82,10 @@ def mask_tokens(
     if not chosen.any():
         chosen = draw == draw.min()
     targets = input_ids.where(chosen, UNPREDICTED)
-    fate = torch.rand(input_ids.shape, generator=generator)
+    draw_of_kind = torch.rand(input_ids.shape, generator=generator)
     replacements = torch.randint(vocab_size, input_ids.shape, generator=generator)
-    becomes_mask = chosen & (fate < 0.8)
-    becomes_random = chosen & (fate >= 0.8) & (fate < 0.9)
+    becomes_mask = chosen & (draw_of_kind < 0.8)
+    becomes_random = chosen & (draw_of_kind >= 0.8) & (draw_of_kind < 0.9)
     corrupted = input_ids.where(~becomes_mask, mask_id).where(~becomes_random, replacements)
     return corrupted, targets
 

@@ -26,7 +26,7 @@ def batch_shapes(rows: Rows, lengths: dict[str, ndarray]) -> Shapes:
 
 
 def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
-    """The tokens that a step reads; one of a text of T tokens counts as 1 + T / HEAVY, for its attention weights."""
+    """The tokens that a step reads; one of a text of T counts as 1 + T / HEAVY, as attention weights grow with T²."""
     r_drops = config.r_drops
     tokens = 0.0
     for task, (B, T) in shapes.items():
@@ -39,7 +39,7 @@ def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
 def micro_batch_count(config: RunConfig, shapes: Shapes, cuda: bool) -> int:
     """Into how many micro-batches a step is cut: `accumulation`, on a CPU more where texts are long.
 
-    With MiniLM one keeps at most 0.6 GiB.
+    A micro-batch of MiniLM keeps at most 0.6 GiB.
     """
     tokens = weighted_tokens(config, shapes)
     if cuda or tokens <= UNCUT_TOKENS * config.accumulation:

@@ -266,6 +266,6 @@ class Forecast:
         if self.is_fixed:
             embedded = [*dev_rows.values()]
             embedded += [rows for task, rows in train_rows.items() if self.passes[task] >= 1]
-            vector = (1 + self.config.two_encodings) * self.width * FLOAT_MIB
+            vector = (1 + self.config.is_bi_encoder) * self.width * FLOAT_MIB
             whole += 3 * max(embedded) * vector  # in parts, whole, and in order
         return whole

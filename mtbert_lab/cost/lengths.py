@@ -56,7 +56,7 @@ def _drawn_lengths(config: RunConfig, counts: pd.DataFrame) -> Lengths:
     missing = set(config.scored) - set(counts["task"])
     if missing:
         raise DataError(f"{LENGTHS} has no {', '.join(sorted(missing))}; name the folder of the data with --data")
-    pairs = "apart" if config.two_encodings else "joint"
+    pairs = "apart" if config.is_bi_encoder else "joint"
     counts = counts[counts["pairs"] == pairs]
     random = np.random.default_rng(config.seed)
 

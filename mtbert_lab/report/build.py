@@ -224,7 +224,7 @@ def _results(root: Path) -> set[Path]:
     """What notebooks read of the store and of the committed results."""
     files = set()  # names with a dot are still being written
     for store in (results_dir(), root / "results"):
-        for pattern in ("[!.]*.csv", "predictions/*.csv", "*/[!.]*.parquet", "runs/[!.]*/run.json"):
+        for pattern in ("[!.]*.csv", "predictions/*.csv", "runs/[!.]*/run.json"):
             files.update(store.glob(pattern))
     return files
 

@@ -32,6 +32,7 @@ from mtbert_lab.report.tables import (
     less_forgotten,
     log_cost_ratio,
     read_runs,
+    share_at_ends,
     train_gap,
     trained_by,
 )
@@ -42,6 +43,7 @@ from mtbert_lab.statistics import (
     ORDERS,
     REPRODUCED,
     TOO_FEW,
+    Claim,
     Difference,
     benjamini_hochberg,
     judge,
@@ -168,7 +170,7 @@ def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
 def _judge(rows: list[dict]) -> None:
     """Add the verdicts on what is compared, corrected together; claims with the same check count once."""
     comparisons = {(row["check"], row["compared"].ratio): row["compared"] for row in rows}
-    claims = [(one.claimed, one.found, one.margin) for one in comparisons.values()]
+    claims = [Claim(one.claimed, one.found, one.margin) for one in comparisons.values()]
     judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
     for row in rows:
         one = row["compared"]
@@ -251,9 +253,7 @@ def _unsteadiness(run: Run, what: str) -> float:
 
 
 def _extremes(run: Run, task: str) -> float:
-    """Share of the predicted similarities within half a point of 0 or 5, the ends of the scale."""
-    predicted = run.predictions_of(task)["predicted"]
-    return float(((predicted < 0.5) | (predicted > 4.5)).mean())
+    return share_at_ends(run.predictions_of(task)["predicted"].to_numpy())
 
 
 def _check_score(claim: dict, grids: Grids) -> dict:

@@ -148,7 +148,7 @@ def front_figure(points: pd.DataFrame, named: Iterable[str]) -> plt.Figure:
 def dev_places(runs: Sequence[Run]) -> dict[str, object]:
     """Places of a sentence on a model: score (overall on dev, the kept step) with low and high, last (step), seeds."""
     score, low, high = overall_interval(runs)
-    last = tables.costs({"": list(runs)})["overall"].iloc[0]
+    last = tables.last_overall(runs)
     return {"score": score, "low": low, "high": high, "last": last, "seeds": count_seeds(len(runs))}
 
 
@@ -161,13 +161,12 @@ def tried_table(grid: Grid) -> pd.DataFrame:
     if scores.empty:
         return scores
     changes, bases, last, sizes = [], {}, [], []
-    for name, runs in grid.runs.items():
+    for runs in grid.runs.values():
         fields = runs[0].config.model_dump(mode="json", exclude={"seed", *SCORED_WHEN})
         base = bases.setdefault(runs[0].config.tasks, fields)
         changed = [f"{key} {value}" for key, value in fields.items() if value != base[key]]
         changes.append(", ".join(changed).replace("'", "") or "–")
-        overall = tables.costs({name: runs})["overall"]
-        last.append(f"{overall.iloc[0]:.3f}" if len(overall) and len(runs[0].config.tasks) > 1 else "–")
+        last.append(tables.shown(tables.last_overall(runs)) if len(runs[0].config.tasks) > 1 else "–")
         sizes.append(_millions(runs))
     scores.insert(1, "changed", changes)
     return scores.assign(**{"overall, last step": last, "parameters (M)": sizes})

@@ -15,7 +15,7 @@ from mtbert.data import TASKS
 from mtbert_lab.report import notebook, plots, tables, words
 from mtbert_lab.report.tables import Comparison, Grid
 from mtbert_lab.report.words import METHOD_LABELS, TASK_LABELS
-from mtbert_lab.statistics import MEAN_MARGIN, decide, interval_text
+from mtbert_lab.statistics import interval_text
 from mtbert_lab.store import Run, stack_predictions
 
 HEADS = ("feeds", "upstream", "combine", "head_norm", "head_dropout")  # the fields of progressive heads
@@ -228,7 +228,7 @@ def kept_table(turns: Comparison) -> pd.DataFrame:
             continue
         pair = [without[seed] for seed in seeds], [method[seed] for seed in seeds]
         broken = constraint_shares(pair[1]).get("broken", math.nan)
-        [row] = decide([tables.less_forgotten([pair])], [MEAN_MARGIN]).itertuples()
+        found = tables.less_forgotten([pair])
         losses = [np.mean([tables.forgetting(run) for run in runs]) for runs in pair]
         slower = tables.times_as_long([pair])
         rows.append(
@@ -236,8 +236,8 @@ def kept_table(turns: Comparison) -> pd.DataFrame:
                 "run": name,
                 "forgotten without": f"{losses[0]:.3f}",
                 "forgotten with": f"{losses[1]:.3f}",
-                "kept more, paired by seed": tables.signed(row),
-                "pairs": str(row.seeds),
+                "kept more, paired by seed": found.text(),
+                "pairs": str(found.seeds),
                 "processor time": "–" if math.isnan(slower) else f"{slower:.1f} times",
                 "broken": "–" if math.isnan(broken) else f"{broken:.0%}",
             }
@@ -280,7 +280,6 @@ def heads_table(comparison: Comparison) -> pd.DataFrame:
             continue
         predicted, labels = stack_predictions(runs, "sts")  # (S, N), (N,)
         slopes = [np.polyfit(one, labels, 1)[0] for one in predicted]
-        at_ends = np.isin(np.rint(np.clip(predicted, 0, 5)), (0, 5)).mean()
         longer = "–"
         reference = comparison.runs.get(comparison.references.get(name, ""), [])
         if reference and tables.are_timed_alike([*runs, *reference]):
@@ -291,7 +290,7 @@ def heads_table(comparison: Comparison) -> pd.DataFrame:
                 "sd of the predictions": f"{predicted.std(axis=1).mean():.2f}",
                 "sd of the labels": f"{labels.std():.2f}",
                 "slope": f"{np.mean(slopes):.2f}",
-                "nearest to 0 or 5": f"{at_ends:.1%}",
+                "nearest to 0 or 5": f"{tables.share_at_ends(predicted):.1%}",
                 "times as long": longer,
                 "seeds": str(len(runs)),
             }

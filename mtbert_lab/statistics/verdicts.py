@@ -26,7 +26,6 @@ NOT_SHOWN = "not shown"  # of an estimate, which has no margin
 OF_DIFFERENCES = {REPRODUCED: "better", CONTRADICTED: "worse"}
 ORDERS = ("greater", "smaller")
 Correction = Callable[[ndarray], ndarray]
-Claim = tuple[str, Difference, float]  # what is claimed (see `p_of_claim`), what was found, the margin
 
 
 def holm(p_values: ndarray) -> ndarray:
@@ -58,6 +57,14 @@ def margin_of(what: str | None) -> float:
     return MARGINS.get(what or "", MEAN_MARGIN)
 
 
+class Claim(NamedTuple):
+    """A comparison that is judged."""
+
+    claimed: str  # "greater" or "smaller", "equal" (by less than the margin), "not greater" (by the margin or more)
+    found: Difference
+    margin: float
+
+
 class Judged(NamedTuple):
     """A verdict, and the interval at the level at which the correction judged it."""
 
@@ -71,11 +78,9 @@ class Judged(NamedTuple):
     cautious: str = ""  # the verdict with d0 at its lower bound
 
 
-def p_of_claim(claimed: str, found: Difference, margin: float) -> tuple[float, str]:
-    """The p-value of a claim, and what it says if it is small enough.
-
-    claimed: "greater" or "smaller", "equal" (by less than the margin), "not greater" (by the margin or more).
-    """
+def p_of_claim(claim: Claim) -> tuple[float, str]:
+    """The p-value of a claim, and what it says if it is small enough."""
+    claimed, found, margin = claim
     if np.isnan(found.value):
         return 1.0, TOO_FEW
     if claimed in ORDERS:
@@ -87,11 +92,11 @@ def p_of_claim(claimed: str, found: Difference, margin: float) -> tuple[float, s
     return 1 - p, CONTRADICTED
 
 
-def p_of_equality(claimed: str, found: Difference, margin: float) -> float:
+def p_of_equality(claim: Claim) -> float:
     """The p-value of "no difference that matters", which an order has; 1 for other claims."""
-    if claimed not in ORDERS or np.isnan(found.value):
+    if claim.claimed not in ORDERS or np.isnan(claim.found.value):
         return 1.0
-    return found.p_within(margin)
+    return claim.found.p_within(claim.margin)
 
 
 def judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
@@ -101,52 +106,46 @@ def judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
     difference that matters", where claims that have no such test count with a p-value of 1. Comparisons with too few
     seeds for a verdict are not in the family.
     """
-    careful = [(claimed, found.cautious, margin) for claimed, found, margin in claims]
+    careful = [claim._replace(found=claim.found.cautious) for claim in claims]
     pairs = zip(_judge(claims, correct), _judge(careful, correct), strict=True)
     return [one._replace(cautious=other.verdict) for one, other in pairs]
 
 
 def _judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
-    family = [claim for claim in claims if claim[1].is_decided]
-    p = np.array([p_of_claim(*claim)[0] for claim in family])
-    p_equal = np.array([p_of_equality(*claim) for claim in family])
+    family = [claim for claim in claims if claim.found.is_decided]
+    p = np.array([p_of_claim(claim)[0] for claim in family])
+    p_equal = np.array([p_of_equality(claim) for claim in family])
     numbers = np.stack([p, correct(p), p_equal, correct(p_equal)], axis=1)
     of_family = iter(numbers.tolist())
     judged = []
     for claim in claims:
-        one = _judge_one(*claim, *next(of_family)) if claim[1].is_decided else _undecided(*claim)
+        one = _judge_one(claim, *next(of_family)) if claim.found.is_decided else _undecided(claim)
         judged.append(one)
     return judged
 
 
-def _undecided(claimed: str, found: Difference, margin: float) -> Judged:
+def _undecided(claim: Claim) -> Judged:
     """The verdict where there are too few seeds for any; no interval where nothing says how much seeds vary."""
+    found = claim.found
     is_known = all(side.is_known for side in found.sides)
     low, high = found.interval() if is_known else (math.nan, math.nan)
-    needed = _seeds_needed(claimed, found, margin, LEVEL, LEVEL)
+    needed = _seeds_needed(claim, LEVEL, LEVEL)
     return Judged(TOO_FEW, low, high, p=math.nan, corrected=math.nan, seeds_needed=needed)
 
 
-def _judge_one(
-    claimed: str,
-    found: Difference,
-    margin: float,
-    p: float,
-    corrected: float,
-    p_equal: float,
-    corrected_equal: float,
-) -> Judged:
+def _judge_one(claim: Claim, p: float, corrected: float, p_equal: float, corrected_equal: float) -> Judged:
+    claimed, found, margin = claim
     is_order = claimed in ORDERS
     level = _level(p, corrected)
     equal_level = _level(p_equal, corrected_equal)
     low, high = found.interval(1 - level if is_order else 1 - 2 * level)  # margins are tested on one side each
     if corrected < LEVEL:
         is_small = is_order and abs(found.value) < margin
-        return Judged(p_of_claim(claimed, found, margin)[1], low, high, p, corrected, is_small)
+        return Judged(p_of_claim(claim)[1], low, high, p, corrected, is_small)
     if corrected_equal < LEVEL:
         low, high = found.interval(1 - 2 * equal_level)
         return Judged(NO_DIFFERENCE, low, high, p, corrected)
-    needed = _seeds_needed(claimed, found, margin, level, equal_level)
+    needed = _seeds_needed(claim, level, equal_level)
     return Judged(TOO_FEW, low, high, p, corrected, seeds_needed=needed)
 
 
@@ -155,12 +154,13 @@ def _level(p: float, corrected: float) -> float:
     return LEVEL * (p / corrected if corrected else 1.0)
 
 
-def _seeds_needed(claimed: str, found: Difference, margin: float, level: float, equal_level: float) -> float:
+def _seeds_needed(claim: Claim, level: float, equal_level: float) -> float:
     """The fewest seeds of either side with which a difference of this size would have a verdict.
 
     nan where this is not known: without a value, or where nothing says how much seeds vary. The seeds to come are
     taken to vary by the median of what today's say.
     """
+    claimed, found, margin = claim
     if np.isnan(found.value) or not found.sides or not all(side.is_known for side in found.sides):
         return math.nan
     size = abs(found.value)
@@ -186,7 +186,7 @@ def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFram
     ("better" or "worse" by less than the margin); seeds_needed; cautious (the verdict with d0 at its lower bound);
     prior (`Difference.prior`).
     """
-    claims = [("greater", one, margin) for one, margin in zip(found, margins, strict=True)]
+    claims = [Claim("greater", one, margin) for one, margin in zip(found, margins, strict=True)]
     table = pd.DataFrame(judge(claims, holm), columns=Judged._fields)
     words = table[["verdict", "cautious"]].replace(OF_DIFFERENCES)
     table = table.assign(**words, p=table["corrected"]).drop(columns="corrected")

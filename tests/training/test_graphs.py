@@ -40,6 +40,8 @@ CASES = {
     "agem": {"gradients": "agem", "memory_size": 16, "memory_batch": 8},
     "uncertainty": {"weighting": "uncertainty"},
     "r_drop and ema": {"r_drop": 1.0, "ema": 0.9},
+    "cosines": {"cosine_every": 2},
+    "cosines, pcgrad": {"cosine_every": 2, "gradients": "pcgrad"},
     "fed heads": {"feeds": ["sst>quora"], "head_norm": True},
     "slow upstream heads": {"feeds": ["sst>quora"], "upstream": "slow"},
     "parts": {"accumulation": 2},
@@ -75,6 +77,22 @@ def test_graphs_that_hold_the_gradients_of_every_task_are_fewer(monkeypatch):
     of_tasks = _Captured(None, parameter, ({}, torch.zeros(2, 5), parameter), [])  # 40 bytes
     assert graphs._most_graphs(of_sum, CPU) == 5
     assert graphs._most_graphs(of_tasks, CPU) == 2
+
+
+def test_where_one_more_graph_is_too_many_all_go(monkeypatch):
+    """Of torch after 2.11 a graph that goes alone takes the workspace of the others with it."""
+    synchronized = []
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
+    monkeypatch.setattr(StepGraphs, "_most_graphs", lambda self, captured, device: 2)
+    graphs = StepGraphs([], {}, 16)
+    graphs._make_room(CPU)
+    graphs.pools["sum"] = (0, 1)
+    for length in (16, 32):
+        graphs._make_room(CPU)
+        assert not synchronized
+        graphs.graphs["sum", length, ()] = None
+    graphs._make_room(CPU)
+    assert not graphs.graphs and not graphs.pools and synchronized == [CPU]
 
 
 def take_steps(trainer: Trainer, count: int) -> list[dict[str, float]]:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -114,7 +113,7 @@ def read_page(file: Path) -> dict:
         return {}
     title, question, *rest = [*"".join(content["cells"][0]["source"]).strip().split("\n\n"), ""]
     said = [output.get("data", {}) for cell in content["cells"] for output in cell.get("outputs", ())]
-    texts = [*chain("".join(data.get("text/markdown", "")) for data in said), *rest]
+    texts = [*("".join(data.get("text/markdown", "")) for data in said), *rest]
     about = {"title": title.lstrip("# ") + of_grid(file.stem), "question": question, "is_synthetic": SYNTHETIC in texts}
     about["answer"] = next((text for text in texts if text.startswith("**Answer")), "")
     about["findings"] = next((text for text in texts if text.startswith("**Findings.**")), "")

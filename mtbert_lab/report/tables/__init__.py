@@ -37,9 +37,11 @@ from mtbert_lab.report.tables.grids import (
 from mtbert_lab.report.tables.scores import (
     baselines,
     curves,
+    last_overall,
     mean_scores,
     read_baselines,
     score_points,
+    share_at_ends,
     shown,
     train_gap,
 )
@@ -69,6 +71,7 @@ __all__ = [
     "is_in_turn",
     "is_plain",
     "is_unified",
+    "last_overall",
     "less_forgotten",
     "log_cost_ratio",
     "mean_scores",
@@ -80,6 +83,7 @@ __all__ = [
     "read_runs",
     "said",
     "score_points",
+    "share_at_ends",
     "shown",
     "signed",
     "times_as_long",

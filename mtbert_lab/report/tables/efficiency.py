@@ -9,9 +9,8 @@ import pandas as pd
 
 from mtbert.multitask import encoder_config
 from mtbert.sharing import SharingPlan
-from mtbert.training import overall
 from mtbert_lab.report.tables.grids import Grid
-from mtbert_lab.report.tables.scores import score_points
+from mtbert_lab.report.tables.scores import last_overall
 from mtbert_lab.statistics import Difference, welch
 from mtbert_lab.store import Run, difference
 
@@ -69,8 +68,7 @@ def costs(runs: dict[str, list[Run]]) -> pd.DataFrame:
     """
     rows = []
     for name, group in runs.items():
-        scores = pd.concat([score_points(run)["dev"] for run in group], axis=1)
-        score = overall(scores.mean(axis=1).to_dict())
+        score = last_overall(group)
         cost = group[0].cost
         numbers = cost["parameters"] + 3 * cost["trained_parameters"]
         rows.append((name, len(group), score, cost["parameters"] / 1e6, 4 * numbers / 2**20))

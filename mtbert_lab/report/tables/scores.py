@@ -1,10 +1,11 @@
 """Scores of runs, their learning curves, and the scores that need no training."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy import ndarray
 
 from mtbert.bert import MINILM
 from mtbert.config import RunConfig
@@ -77,6 +78,18 @@ def _at_steps(first: float, last: float, end: int) -> str:
     if np.isnan(first) or first == end:
         return ""
     return f" at {first:.0f}" if first == last else f" at {first:.0f} to {last:.0f}"
+
+
+def last_overall(runs: Sequence[Run]) -> float:
+    """`overall` of the last step, mean over seeds; nan where its scores are not stored."""
+    scores = pd.concat([score_points(run)["dev"] for run in runs], axis=1)
+    return overall(scores.mean(axis=1).to_dict())
+
+
+def share_at_ends(predicted: ndarray) -> float:
+    """Share of predictions of STS within half a point of 0 or 5, the ends of its scale."""
+    is_at_end = (predicted < 0.5) | (predicted > 4.5)
+    return float(is_at_end.mean())
 
 
 def shown(value: float) -> str:

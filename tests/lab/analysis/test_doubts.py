@@ -53,6 +53,11 @@ def test_a_run_below_the_untrained_cosine_is_told():
     assert task == "sts" and doubt.startswith("is below the cosine of the encoder before training (0.")
 
 
+def test_the_cosine_of_the_pretrained_encoder_says_nothing_of_random_weights():
+    low = run_of(sts=0.3 * LABELS["sts"] + np.random.default_rng(0).normal(size=60) + 1.7)
+    assert told(replace(low, config=low.config.but(weights="random"))) == []
+
+
 def test_numbers_of_the_right_order_and_the_wrong_size_are_told():
     """A correlation does not see them."""
     [(_, _, doubt)] = told(run_of(sts=LABELS["sts"] / 10))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from mtbert.data import TASKS
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.paths import REPOSITORY, cache_dir
 from mtbert_lab.cli import app
@@ -155,6 +156,17 @@ def test_a_whole_table_is_not_written_again(stored, monkeypatch, run_of):
     update_tables(results_dir())
     monkeypatch.setattr("mtbert_lab.store.tables.write_table", None)
     update_tables(results_dir())
+
+
+def test_rows_of_a_task_that_is_not_known_here_stay(stored, monkeypatch):
+    update_tables(results_dir())
+    path = results_dir() / "scores.csv"
+    content = path.read_text()
+    os.utime(path, (0, 0))  # older than the runs
+    with monkeypatch.context() as patch:
+        patch.delitem(TASKS, stored.config.tasks[0])
+        update_tables(results_dir())
+    assert path.stat().st_mtime > 1 and path.read_text() == content
 
 
 def test_a_table_that_cannot_be_written_is_a_warning(tiny_config, course_data, monkeypatch, caplog, run_of):

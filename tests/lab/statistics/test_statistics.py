@@ -35,7 +35,7 @@ from mtbert_lab.statistics import (
 )
 from mtbert_lab.statistics.intervals import _count_columns, _jackknife, _one_by_one, takes_counts
 from mtbert_lab.statistics.variances import CONFIGURATIONS, Side, draw_variances
-from mtbert_lab.statistics.verdicts import holm, p_of_claim
+from mtbert_lab.statistics.verdicts import Claim, holm, p_of_claim
 from mtbert_lab.store.compare import difference as stored_difference
 from mtbert_lab.store.compare import prior_of, scored, strata_of
 
@@ -110,7 +110,7 @@ def test_the_same_predictions_under_two_names_are_equal():
     seeds = np.stack([predicted] * 3)
     found = of_two(accuracy, seeds, seeds.copy(), labels)
     assert (found.value, found.p, found.interval()) == (0, 1, (0, 0)) and found.is_decided
-    [judged] = judge([("equal", found, 0.01)], holm)
+    [judged] = judge([Claim("equal", found, 0.01)], holm)
     assert (judged.verdict, judged.low, judged.high) == (REPRODUCED, 0, 0)
 
 
@@ -119,7 +119,7 @@ def test_equal_predictions_of_one_seed_each_tell_nothing_of_others():
     predicted, labels = drawn(300, right=0.7)
     found = of_two(accuracy, predicted[None], predicted[None].copy(), labels)
     assert found.value == 0 and not found.is_decided
-    assert judge([("equal", found, 0.01)], holm)[0].verdict == TOO_FEW
+    assert judge([Claim("equal", found, 0.01)], holm)[0].verdict == TOO_FEW
 
 
 @pytest.mark.parametrize("gained", [6, 16, 40])
@@ -143,7 +143,7 @@ def test_a_metric_that_is_not_defined_shows_no_difference():
     found = of_two(pearson, first, second, labels)
     assert np.isnan(found.value) and found.p == 1 and np.isnan(found.interval()).all()
     for claimed in ("greater", "equal", "not greater"):
-        assert p_of_claim(claimed, found, 0.01) == (1, TOO_FEW)
+        assert p_of_claim(Claim(claimed, found, 0.01)) == (1, TOO_FEW)
     one_apart = np.append(np.ones(29), 2.0)  # without it the labels are constant
     found = of_two(pearson, second + np.random.default_rng(0).normal(size=(3, 30)), second[:, ::-1], one_apart)
     assert not np.isnan(found.value) and np.isnan(found.interval()).all()
@@ -223,7 +223,7 @@ def test_a_prior_known_exactly_makes_one_seed_a_normal_test():
     assert found.is_decided and found.prior is not None
     assert found.p == pytest.approx(2 * stats.norm.sf(0.01 / (0.005 * np.sqrt(2))), rel=1e-3)
     alone = of_numbers([0.81], [0.80], (prior, None))
-    assert not alone.is_decided and judge([("greater", alone, 0.01)], holm)[0].verdict == TOO_FEW
+    assert not alone.is_decided and judge([Claim("greater", alone, 0.01)], holm)[0].verdict == TOO_FEW
     three = of_numbers([0.81], [0.80, 0.81, 0.79], (prior, None))
     assert three.is_decided, "a side without a stratum needs three seeds"
 
@@ -327,7 +327,7 @@ def test_pairs_of_seeds_would_ignore_the_examples(committed, task, part, held):
 @pytest.mark.parametrize("others", [1.0, 1.5])  # how much the correction raises the p-values
 def test_verdicts_agree_with_their_intervals(claimed, value, deviation, expected, others):
     margin, found = 0.01, normal(value, deviation)
-    [judged] = judge([(claimed, found, margin)], lambda p: np.minimum(1, p * others))
+    [judged] = judge([Claim(claimed, found, margin)], lambda p: np.minimum(1, p * others))
     verdict, low, high = judged.verdict, judged.low, judged.high
     if others == 1:
         assert verdict == expected
@@ -368,7 +368,7 @@ def test_too_few_runs_say_how_many_would_tell():
 
     def needed(gap: float) -> float:
         found = of_numbers(scores + gap, scores)
-        [judged] = judge([("greater", found, 0.002)], holm)
+        [judged] = judge([Claim("greater", found, 0.002)], holm)
         assert judged.verdict == TOO_FEW
         return judged.seeds_needed
 
@@ -381,9 +381,9 @@ def test_too_few_runs_say_how_many_would_tell():
     assert p_values[1] < 0.05 < p_values[0], "n seeds have their own degrees of freedom"
     more = np.array([0.80, 0.81, 0.79] * 4)
     few = of_numbers(scores + 0.01, more)
-    [judged] = judge([("greater", few, 0.002)], holm)
+    [judged] = judge([Claim("greater", few, 0.002)], holm)
     assert 3 < judged.seeds_needed < seeds, "the side with twelve seeds needs no more"
-    [unknown] = judge([("greater", of_numbers([0.81], scores), 0.002)], holm)
+    [unknown] = judge([Claim("greater", of_numbers([0.81], scores), 0.002)], holm)
     assert unknown.verdict == TOO_FEW and np.isnan(unknown.seeds_needed), "one seed does not say how much it varies"
     assert needed(0.0021) == np.inf, "neither 0 nor the margin is far enough away"
     assert verdict_text(TOO_FEW, seeds_needed=seeds) == f"too few runs to tell ({seeds} seeds would tell)"

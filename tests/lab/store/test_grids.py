@@ -4,7 +4,7 @@ import pytest
 
 from mtbert.config import ConfigError, RunConfig
 from mtbert.paths import REPOSITORY
-from mtbert_lab.store.grids import read_grid, read_grids
+from mtbert_lab.store.grids import named_runs, read_grid, read_grids
 
 GRID = """
 base: {learning_rate: 1e-3, epochs: 2}
@@ -36,6 +36,13 @@ def test_base_runs_and_seeds(grid_file):
         "STS": [RunConfig(tasks=("sts",), epochs=2, schedule="none", learning_rate=2e-3, seed=7)],
         "empty": [RunConfig(**base), RunConfig(**base, seed=2)],
     }
+
+
+def test_a_name_may_end_as_a_seed_does(grid_file):
+    path = grid_file("seeds: [1, 2]\nruns: {'ratio 1:3': {epochs: 2}, a: {}}")
+    assert named_runs(f"{path.name}:ratio 1:3", path.parent) == [RunConfig(epochs=2), RunConfig(epochs=2, seed=2)]
+    assert named_runs(f"{path.name}:ratio 1:3:2", path.parent) == [RunConfig(epochs=2, seed=2)]
+    assert named_runs(f"{path.name}:a:2", path.parent) == [RunConfig(seed=2)]
 
 
 def test_names_are_text_and_the_default_is_one_seed(grid_file):
