@@ -53,7 +53,7 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
     told = gem_is_for(synthetic_sequences(3))
     assert "3 seeds so far; a verdict needs 6" in told and "no longer" not in told
     assert "so far" not in gem_is_for(synthetic_sequences(6))
-    assert "6,000 examples each" in told and "On CPUs it takes about 6 times as long in these small steps" in told
+    assert "6,000 examples each" in told and "On CPUs it takes about 6 times as long" in told
     assert "It keeps 64 examples of each earlier task, and reads 32 of each a step." in told
 
 
