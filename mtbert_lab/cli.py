@@ -244,10 +244,10 @@ def train(
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, accept_rejects)
-    if not dry_run:
-        check_writable(results_dir(), size=RUN_SIZE)
     place = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
     missing = [run for run in runs if not run.is_stored]
+    if missing and not dry_run:
+        check_writable(results_dir(), size=RUN_SIZE)
     at_once = max(1, min(workers, len(missing)))
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // at_once))
     if missing and not (dry_run or scheduler):
@@ -488,15 +488,19 @@ def claims(imports: Imports = None) -> None:
 
     Writes claims.csv of the results store, and prints how many have which verdict.
     """
-    from mtbert_lab.paths import results_dir, shipped
+    from mtbert_lab.paths import check_writable, results_dir, shipped
+    from mtbert_lab.report import claim_counts
     from mtbert_lab.report.claims import claims_table
     from mtbert_lab.store import write_table
 
     shipped("params/claims.yaml")
+    check_writable(results_dir())
     table = claims_table()
     path = write_table(table, results_dir() / "claims.csv")
-    for verdict, count in table["verdict"].value_counts().items():
-        typer.echo(f"{count:4} {verdict}", err=True)
+    for checked, counts in claim_counts.by_verdict(table).iterrows():
+        listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.drop("all").items() if count)
+        typer.echo(f"{checked}: {listed or 'none'}", err=True)
+    typer.echo(claim_counts.unchecked(table), err=True)
     typer.echo(path)
 
 

@@ -14,6 +14,7 @@ import requests
 
 from mtbert.data import COURSE, SPLITS, DataError, load_table
 from mtbert.files import replacing, sha256
+from mtbert_lab.paths import check_writable
 
 COURSE_URL = "https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/main/data/"
 COURSE_PAGE = "https://github.com/gpoesia/minbert-default-final-project (folder data/)"
@@ -46,7 +47,7 @@ def fetch(folder: str | Path, force: bool = False) -> list[Path]:
     error of the server, wrong content, or (unless `force`) another file of this name in the folder.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder, "name another folder")
     for path in (paths := [folder / name for name in CHECKSUMS]):
         problem = _problem(path) if path.exists() else "is missing"
         if problem and path.exists() and not force:

@@ -36,12 +36,16 @@ def export_with_card(
 ) -> str:
     """As `export_task`, with a model card. run: the stored one, for the card.
 
-    Raises ExportError where the folder has a README of its own, too.
+    Raises ExportError where the folder has a README of its own or another model, too.
     """
     task = model.resolve_task(task)
     card = Path(folder) / CARD
     if card.exists() and not card.read_text(encoding="utf8", errors="replace").startswith(FRONT):
         raise ExportError(f"{card} is no model card of an export, and would be overwritten; name another folder")
+    others = ["run_config.json"] if card.exists() else ["run_config.json", "config.json", "model.safetensors"]
+    for name in others:
+        if (Path(folder) / name).exists():
+            raise ExportError(f"{folder} has another model ({name}), which would be overwritten; name another folder")
     architecture = export_task(model, task, folder, encoder_only)
     write_text(card, _card(model.run_config, task, encoder_only, run))
     return architecture

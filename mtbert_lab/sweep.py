@@ -10,6 +10,7 @@ another, as often as dask allows.
 import heapq
 import logging
 import math
+import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -261,12 +262,19 @@ def train_on(
                 bar.update()
                 ended = len(runs) - len(waiting)
                 rest = status.left() if waiting else ""
-                tqdm.write(f"[{ended} of {len(runs)}] {_line(run, state, value, minutes)}{rest}")
+                _say(f"[{ended} of {len(runs)}] {_line(run, state, value, minutes)}{rest}")
             status.tell(bar)
             time.sleep(POLL)
     client.unsubscribe_topic("all")  # the workers end now, and none is lost
     _end(client, sweep, waiting)
     return failed
+
+
+def _say(text: str) -> None:
+    """Print a line, above a bar; a reader that is gone, such as `head`, ends no sweep."""
+    with suppress(BrokenPipeError):
+        tqdm.write(text)
+        sys.stdout.flush()
 
 
 def _outcome(future: "Future") -> tuple[str, str, float]:
@@ -348,7 +356,7 @@ class Status:
         if not bar.disable:
             bar.set_postfix_str(self.text())
         elif time.monotonic() > self.next_line:
-            print(self.text(), flush=True)
+            _say(self.text())
             self.next_line += NEWS_SECONDS
 
     def text(self) -> str:

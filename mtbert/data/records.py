@@ -75,7 +75,8 @@ def column_names(lines: Sequence[str], task: Task, needed: Sequence[str], path: 
     if missing := [name for name in needed if name not in names]:
         if not is_json(lines) and not _any_is_known(names, known):  # not printed, as it may be text of the dataset
             raise DataError(f"{path} has no header line with the columns {', '.join(needed)}.")
-        raise DataError(_lacking(missing, names, path, task))
+        where = f"{path}, first object," if is_json(lines) else path
+        raise DataError(_lacking(missing, names, where, task))
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise DataError(f"{path} has two columns {', '.join(map(repr, twice))}. Remove or rename one.")
     return names
@@ -117,12 +118,12 @@ def _any_is_known(names: Iterable[str], columns: Iterable[str]) -> bool:
     return not {name.casefold() for name in names}.isdisjoint(name.casefold() for name in columns)
 
 
-def _lacking(missing: Sequence[str], names: Sequence[str], path: Path, task: Task) -> str:
+def _lacking(missing: Sequence[str], names: Sequence[str], where: Path | str, task: Task) -> str:
     """A message that a file lacks columns, what it has, and what to do."""
     found = ", ".join(map(shortened, names))
     case = "; capital letters count" if _any_is_known(names, missing) else ""
     remedy = ", or write `id_column: null` in the task's file" if task.is_own and missing == ["id"] else ""
-    return f"{path} lacks the column {', '.join(missing)}; it has {found}{case}. Rename or add it{remedy}."
+    return f"{where} lacks the column {', '.join(missing)}; it has {found}{case}. Rename or add it{remedy}."
 
 
 def separator_of(header: str, task: Task) -> str | None:
@@ -215,7 +216,10 @@ def _csv_records(lines: Sequence[str], columns: Columns, by_line: bool) -> Itera
 
 
 def _record(lines: Sequence[str], start: int, columns: Columns) -> tuple[list[str], int]:
-    """The fields of the record that begins in a line, and its number of lines; raises RowError for a stray quote."""
+    """The fields of the record that begins in a line, and its number of lines; raises RowError for a stray quote.
+
+    Some lines of a quoted text that has line breaks may be rows by themselves: the first where it is the last column.
+    """
     try:
         return _parsed([lines[start]], columns.task)
     except RowError as error:
@@ -226,8 +230,9 @@ def _record(lines: Sequence[str], start: int, columns: Columns) -> tuple[list[st
     except RowError:
         raise fault from None
     has_label = columns.is_row(fields)
-    inside = [line.split(columns.task.separator) for line in ahead[: count - 1]]
-    if len(columns.names) > 1 and any(columns.is_row(line, has_label) for line in inside):
+    are_rows = [columns.is_row(line.split(columns.task.separator), has_label) for line in ahead[:count]]
+    is_stray = any(are_rows[1:-1]) or (are_rows[0] and are_rows[-1])
+    if len(columns.names) > 1 and is_stray:
         raise fault
     return fields, count
 

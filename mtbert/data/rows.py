@@ -114,12 +114,21 @@ def _label(value: str, task: Task) -> int | float:
         raise RowError(column, "not a finite number")
     low, high = task.label_range
     if not low <= number <= high:
-        raise RowError(column, f"outside {low:g}..{high:g}", f"{number:g}")
+        raise RowError(column, f"outside {low:g}..{high:g}{_range_remedy(task)}", f"{number:g}")
     if task.is_number:
         return number
     if number != int(number):
         raise RowError(column, "not a class (a whole number)", f"{number:g}")
     return int(number)
+
+
+def _range_remedy(task: Task) -> str:
+    """What to do about a label outside of the range of a task of one's own."""
+    if not task.is_own:
+        return ""
+    if task.is_number:
+        return "; `label_range` in the task's file says the range"
+    return "; classes are 0, 1, ..., and `class_names` in the task's file lists other labels"
 
 
 @functools.lru_cache
@@ -148,6 +157,9 @@ def _no_number(value: str, task: Task) -> RowError:
     if value in ("true", "false") and task.num_classes == 2:
         remedy = "`class_names: ['false', 'true']` in the task's file takes it"
         return RowError(column, f"not a number; {remedy}", value)
+    if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", value):  # 1,000 may be 1000 or 1.0
+        kind = "not a number, as it has a comma; write 1000 or 1.0"
+        return RowError(column, kind, value, f"{value} is not a number; write it without the comma, or with a point")
     if re.fullmatch(r"[-+]?\d+,\d+", value):
         kind = "not a number, as its decimal point is a comma"
         return RowError(column, kind, value, f"{value} is not a number; write {value.replace(',', '.')}")

@@ -71,7 +71,9 @@ class Task(BaseModel):
     kind: Literal["classes", "binary", "similarity", "regression"] = Field(
         description="one of classes, binary (two classes, one logit), similarity (of a pair), regression (a number)"
     )
-    num_classes: int | None = Field(default=None, ge=2, le=2**16, description="a number from 2 to 65536")
+    num_classes: int | None = Field(
+        default=None, strict=True, ge=2, le=2**16, description="a whole number from 2 to 65536, without quotes"
+    )
     class_names: tuple[str, ...] = Field(
         default=(), description="a list of the labels in the files, where they are words: the first one is class 0"
     )
@@ -230,9 +232,9 @@ def read_tasks(folder: Path) -> dict[str, Task]:
             raise DataError(f"{path}: not a YAML mapping; a task is lines like `name: topics`")
         if "runs" in fields:  # a grid
             continue
-        named = fields.get("folder", "")
+        named = fields.get("folder") or ""
         if isinstance(named, str):
-            fields["folder"] = path.parent / named
+            fields["folder"] = path.parent / Path(named).expanduser()
         try:
             task = Task.model_validate(fields)
         except ValidationError as error:

@@ -284,8 +284,8 @@ def samplers_trade(samplers: Comparison, longer: Comparison, schemes: Comparison
     return tell(
         "Where each of 2,400 steps trains one task, draws in proportion to size gain {quora:size} on Quora over "
         "round-robin and lose {sts:size} on STS. With four times the steps, and PALs, they gain {long:size} overall. "
-        "Against 1,200 steps of all tasks, annealed draws gain {annealed:size} on Quora and lose {annealed_sts:size} on "
-        "STS.",
+        "Against 1,200 steps of all tasks, annealed draws gain {annealed:size} on Quora and lose {annealed_sts:size} "
+        "on STS.",
         quora=place(samplers, "1-bert, proportional", "better", "quora"),
         sts=place(samplers, "1-bert, proportional", "worse", "sts"),
         long=place(longer, "PAL, proportional, long", "better"),

@@ -26,7 +26,7 @@ from mtbert_lab.escapes import escaped
 from mtbert_lab.own_code import import_files
 from mtbert_lab.paths import stores
 from mtbert_lab.report import plots, plots_sweeps, sentences
-from mtbert_lab.report.tables import Comparison, Grid, read_runs
+from mtbert_lab.report.tables import Comparison, Grid, read_runs, score_table
 from mtbert_lab.report.words import METRIC_LABELS, TASK_LABELS
 from mtbert_lab.statistics import margin_of
 from mtbert_lab.store import Corpora, is_done, load_or_run
@@ -80,6 +80,8 @@ def _checked(name: str, value: Any, expected: type) -> Any:
     if expected is float and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             value = float(value)
+    if expected is bool and value in ("true", "false"):  # papermill's -p reads True and False alone
+        value = value == "true"
     if type(value) is not expected or (expected is float and not math.isfinite(value)):
         raise ConfigError(f"{name}: expected {expected.__name__}, got {value!r}")
     return value
@@ -234,7 +236,7 @@ def show_scores(
     comparison: Comparison, constants: pd.DataFrame | None = None, labels: Mapping[str, str] = NO_LABELS
 ) -> None:
     """The scores of a comparison, and what makes some say little, folded. constants: of `tables.read_baselines`."""
-    collapsible(labelled(comparison.scores(constants), labels), "The scores")
+    collapsible(labelled(score_table(comparison.runs, constants), labels), "The scores")
     list_doubts(doubts(comparison.runs, constants), labels)
 
 

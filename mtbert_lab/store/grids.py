@@ -100,8 +100,10 @@ def _read_run(path: Path, content: dict, name: Any, students: tuple[str, ...]) -
         raise ConfigError(f"seeds: {len(seeds)} are given; {TOO_MANY}")
     if "seed" in fields:
         raise ConfigError(f"seed: a grid names its seeds in a list; write seeds: [{reprlib.repr(fields['seed'])}]")
-    if isinstance(fields.get("encoder"), str) and (path.parent / fields["encoder"]).is_dir():
-        fields["encoder"] = str(path.parent / fields["encoder"])
+    if isinstance(fields.get("encoder"), str):
+        folder = path.parent / Path(fields["encoder"]).expanduser()
+        if folder.is_dir():
+            fields["encoder"] = str(folder)
     if "teachers" in fields:
         fields["teachers"] = _teachers(fields["teachers"], path.parent, (*students, student))
     return [RunConfig.from_params({**fields, "seed": seed}) for seed in seeds]

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy import ndarray
 from safetensors import SafetensorError
 
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import OTHER_CACHE
@@ -57,6 +57,8 @@ def load_or_run(
     Teachers are trained before their student in the same way. If another process trains the run, this call waits for
     it. Raises FolderError, before it trains, if the store or the cache cannot be written to.
     """
+    if not isinstance(config, RunConfig):
+        raise ConfigError(f"a RunConfig is needed, as RunConfig.from_params makes it, not a {type(config).__name__}")
     among = [Path(store)] if store else stores()
     if not train_missing:
         if found := stored_seeds([config], data, store):
@@ -201,7 +203,8 @@ def train_once(
     """
     run_id = run_id_of(config, corpus)
     folder = model_folder(run_id)
-    check_writable(among[0], size=RUN_SIZE)
+    if not run_folder(run_id, among):  # else its model alone is trained again, for the cache
+        check_writable(among[0], size=RUN_SIZE)
     check_writable(folder)
     with run_lock(run_id, wait):
         if is_done(run_id, among, again):  # another process may have trained it meanwhile

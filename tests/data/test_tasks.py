@@ -86,7 +86,7 @@ def test_json_lines_are_read(folder, monkeypatch):
         (3, "headline"), (4, "headline"), (5, "row"), (6, "row"),
     ]  # fmt: skip
     (folder / "topics-dev.csv").write_text('{"text": "one", "topic": "sport"}\n')
-    message = r"topics-dev.csv lacks the column headline; it has 'text', 'topic'\. Rename or add it\.$"
+    message = r"topics-dev.csv, first object, lacks the column headline; it has 'text', 'topic'\. Rename or add it\.$"
     with pytest.raises(DataError, match=message):
         load_table("topics", "dev", "elsewhere")
 
@@ -197,6 +197,12 @@ def test_a_stray_quote_swallows_no_row(topics):
     assert "unbalanced quote" in report.rejects[0].reason and "`quoting: none`" in report.rejects[0].reason
     _, report = topics('headline,topic\n"Lovely thing,sport\na dull screen of 27",weather\nfine,sport\n')
     assert [reject.line for reject in report.rejects] == [2, 3], "neighbours"
+
+
+def test_a_text_with_line_breaks_may_be_the_last_column(topics):
+    """Its first line looks like a row by itself."""
+    table, report = topics('topic,headline\nsport,"win now\nand call"\nweather,rain\n')
+    assert table["headline"].tolist() == ["win now\nand call", "rain"] and not report.rejects
 
 
 def test_a_text_with_line_breaks_may_have_separators_and_is_told(topics):
@@ -339,7 +345,7 @@ def test_a_wrong_label_of_many_classes_is_a_short_line_with_the_nearest_name(top
     [
         ("regression", ["7,5", "0,25", "1,0"], "topic: not a number, as its decimal point is a comma"),
         ("regression", ["high", "low", "mid"], "topic: not a number"),
-        ("regression", ["6", "-1", "99.5"], "topic: outside 0..5"),
+        ("regression", ["6", "-1", "99.5"], "topic: outside 0..5; `label_range` in the task's file says the range"),
         ("classes\nnum_classes: 3", ["0.5", "1.5", "0.25"], "topic: not a class (a whole number)"),
     ],
 )

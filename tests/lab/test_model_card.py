@@ -53,6 +53,18 @@ def test_an_export_does_not_overwrite_another_readme(model, tmp_path):
         export_with_card(model(pooling="pooler"), "sst", tmp_path)
 
 
+def test_an_export_does_not_overwrite_another_model(model, tmp_path):
+    ours = model(pooling="pooler")
+    saved = tmp_path / "saved"
+    ours.save(saved)
+    with pytest.raises(ExportError, match=r"another model \(run_config.json\), which would be overwritten"):
+        export_with_card(ours, "sst", saved)
+    encoder = tmp_path / "encoder"
+    ours.encoder.task_encoder("sst").save_pretrained(encoder)
+    with pytest.raises(ExportError, match=r"another model \(config.json\), which would be overwritten"):
+        export_with_card(ours, "sst", encoder)
+
+
 def test_a_score_without_an_interval_has_none_on_the_card():
     scores = pd.DataFrame([{"task": "sst", "metric": "accuracy", "value": 1.0, "low": np.nan, "high": np.nan, "n": 9}])
     assert "| accuracy | 1.000 | – | 9 |" in _score_table("sst", scores)

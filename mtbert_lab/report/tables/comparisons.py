@@ -16,7 +16,6 @@ import pandas as pd
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert_lab.report.tables.grids import Grid
-from mtbert_lab.report.tables.scores import baseline_rows, score_row
 from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import MEAN_MARGIN, decide, interval_text, margin_of, verdict_text
 from mtbert_lab.store import Run, difference, training_key
@@ -45,28 +44,6 @@ class Comparison:
         if any(runs[0].config.keep != "last" for runs in self.runs.values()):
             text += " Differences are those of the kept steps (field `keep`), not of the last one."
         return text
-
-    def scores(self, constants: pd.DataFrame | None = None) -> pd.DataFrame:
-        """Scores for reading: a row per baseline of `constants`, then a row per run; empty where none is stored.
-
-        constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on at
-        most 2,000 training examples, and of the best point on dev, with its step where that is not the last one.
-        """
-        if not self.runs:
-            return pd.DataFrame()
-        rows = {} if constants is None else baseline_rows(constants)
-        trained = set()
-        for name, runs in self.runs.items():
-            rows[name] = score_row(runs)
-            trained.update(runs[0].config.tasks)
-        columns = []
-        for task in TASKS:
-            if task in trained:
-                label = TASK_LABELS[task]
-                columns += [f"{label} dev", f"{label} train", f"{label} best point"]
-        columns += ["overall", "seeds"]
-        table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
-        return table.fillna("–").rename_axis("run").reset_index()
 
     @property
     def both_stored(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Scores of runs, their learning curves, and the scores that need no training."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +47,31 @@ def train_gap(run: Run, task: str) -> float:
     return points["train"] - points["dev"]
 
 
-def score_row(runs: list[Run]) -> dict[str, str]:
-    """The row of `Comparison.scores` of a configuration's seeds."""
+def score_table(runs: Mapping[str, list[Run]], constants: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Scores for reading: a row per baseline of `constants`, then a row per run; empty where none is stored.
+
+    constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on at most
+    2,000 training examples, and of the best point on dev, with its step where that is not the last one.
+    """
+    if not runs:
+        return pd.DataFrame()
+    rows = {} if constants is None else _baseline_rows(constants)
+    trained = set()
+    for name, group in runs.items():
+        rows[name] = _score_row(group)
+        trained.update(group[0].config.tasks)
+    columns = []
+    for task in TASKS:
+        if task in trained:
+            label = TASK_LABELS[task]
+            columns += [f"{label} dev", f"{label} train", f"{label} best point"]
+    columns += ["overall", "seeds"]
+    table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
+    return table.fillna("–").rename_axis("run").reset_index()
+
+
+def _score_row(runs: list[Run]) -> dict[str, str]:
+    """The row of `score_table` of a configuration's seeds."""
     points = pd.concat([score_points(run) for run in runs])
     means = points.groupby(level=0, sort=False).mean()
     row = {}
@@ -63,8 +86,8 @@ def score_row(runs: list[Run]) -> dict[str, str]:
     return row
 
 
-def baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Baseline -> its row of `Comparison.scores`, from the table of `read_baselines`."""
+def _baseline_rows(constants: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Baseline -> its row of `score_table`, from the table of `read_baselines`."""
     rows = {}
     for row in constants.itertuples():
         if row.metric == TASKS[row.task].metric:

@@ -52,6 +52,15 @@ def test_a_float_may_be_an_int_or_a_yaml_string():
     assert notebook.parameters(namespace(rate=1))["rate"] == 1.0
 
 
+def test_a_truth_value_may_be_written_as_in_yaml():
+    """Papermill's -p gives true and false as texts."""
+    given = namespace() | {"again": "true"}
+    given["__annotations__"] = {**given["__annotations__"], "again": bool}
+    assert notebook.parameters(given)["again"] is True
+    with pytest.raises(ConfigError, match="again: expected bool, got 'yes'"):
+        notebook.parameters(given | {"again": "yes"})
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -12,7 +12,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert_lab.analysis.baselines import BASELINES
 from mtbert_lab.paths import results_dir
 from mtbert_lab.report import tables
-from mtbert_lab.report.tables import Comparison, Grid, compare
+from mtbert_lab.report.tables import Comparison, Grid, compare, score_table
 from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import Difference
 from mtbert_lab.statistics.verdicts import holm
@@ -98,7 +98,7 @@ def test_differences_for_reading(plans):
 def test_no_difference_without_its_reference(grid_of):
     found = compare(grid_of(one=("1-bert", 0.8, 0), more=("3-bert", 0.9, 3)), "plan")
     assert list(found.runs) == ["more"] and found.differences.empty
-    assert found.scores()["run"].tolist() == ["more"]
+    assert score_table(found.runs)["run"].tolist() == ["more"]
 
 
 def test_the_reference_is_the_first_run_that_differs_in_nothing_else():
@@ -187,7 +187,7 @@ def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
         ],
         columns=["baseline", "task", "metric", "value"],
     )
-    table = plans.scores(constants).set_index("run")
+    table = score_table(plans.runs, constants).set_index("run")
     assert table.index[:3].tolist() == ["most frequent label", "cosine of the encoder before training", "one"]
     assert table.loc["most frequent label", "SST dev"] == "0.250"
     assert table.loc["most frequent label", "STS dev"] == "–" == table.loc["most frequent label", "SST train"]
@@ -196,13 +196,13 @@ def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
     assert table.loc["more", "SST best point"] == "0.960 at 6 to 18"
     assert table.loc["more", "seeds"] == "3" and table.loc["two", "seeds"] == "2"
     assert table.loc["more", "overall"] == "0.950"
-    assert Comparison(Grid((), {}, {}), {}).scores(constants).empty
+    assert score_table({}, constants).empty
 
 
 def test_the_step_of_a_best_point_is_named_unless_it_is_the_last(grid_of):
     grid = grid_of(one=("1-bert", 0.6, 1))
     grid.runs["one"][0].cost["steps"] = 6
-    assert Comparison(grid, {"one": "one"}).scores()["SST best point"].tolist() == ["0.610"]
+    assert score_table(grid.runs)["SST best point"].tolist() == ["0.610"]
 
 
 def test_baselines_of_the_store_fit_the_encoder_and_the_tasks(isolated, tiny_encoder, course_data):
