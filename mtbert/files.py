@@ -100,6 +100,11 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf8")
 
 
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf8"))
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a whole JSON file, or none."""
     write_text(path, json.dumps(content, indent=2) + "\n")

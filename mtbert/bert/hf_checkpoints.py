@@ -6,7 +6,6 @@ DistilBERT (Sanh et al. 2019) has no token types and no pooler, and no dropout a
 minBERT has one: in training mode the two differ.
 """
 
-import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from mtbert.bert.hub import CheckpointError
 from mtbert.bert.relative_positions import RELATIVE_BUCKETS
-from mtbert.files import replacing, write_json
+from mtbert.files import read_json, replacing, write_json
 
 log = logging.getLogger(__name__)
 # Parts of tensor names: (ours, Hugging Face's), replaced in this order.
@@ -115,7 +114,7 @@ def read_config(path: Path, names: list[str]) -> dict[str, Any]:
     Raises CheckpointError if the file cannot be read or describes an encoder that minBERT does not implement.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf8"))
+        values = read_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a readable config.json ({error})") from error
     if not isinstance(values, dict):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from numpy import ndarray
-from torch import Tensor, nn
+from torch import Tensor
 
 CPU_CHUNK = 2**16  # columns; a few rows of them in float64 stay near the cache
 DEVICE_CHUNK = 2**23  # columns, on any other device: few kernels, in a buffer of 64 MiB a row
@@ -20,7 +20,7 @@ DEVICE_CHUNK = 2**23  # columns, on any other device: few kernels, in a buffer o
 class FlatGradients:
     """The gradients of named parameters as one vector (P,), and back. `spans`: name -> its place in the vector."""
 
-    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, parameters: dict[str, Tensor]) -> None:
         self.parameters = dict(parameters)
         self.spans: dict[str, slice] = {}
         self.size = 0  # P

@@ -1,15 +1,13 @@
 """A task's encoder, and where transformers can run it its head, as a checkpoint in Hugging Face layout."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 from mtbert.bert import write_tensors
 from mtbert.data import TASKS
-from mtbert.files import write_checksums, write_json
+from mtbert.files import read_json, write_checksums, write_json
 from mtbert.multitask.model import MultitaskBert
 
 WITH_HEAD = "BertForSequenceClassification"
@@ -44,7 +42,7 @@ def export_task(model: MultitaskBert, task: str | None, folder: str | Path, enco
     encoder.save_pretrained(folder, tokenizer=model.tokenizer_source, max_length=model.run_config.max_length)
     if not encoder_only:
         _add_head(model, task, folder)
-    [architecture] = _read_config(folder)["architectures"]
+    [architecture] = read_json(folder / "config.json")["architectures"]
     return architecture
 
 
@@ -83,7 +81,7 @@ def _add_head(model: MultitaskBert, task: str, folder: Path) -> None:
     tensors["classifier.bias"] = bias
     write_tensors(folder / "model.safetensors", tensors)
     names = [task] if about.is_number else about.names
-    content = _read_config(folder)
+    content = read_json(folder / "config.json")
     content["architectures"] = [WITH_HEAD]
     content["id2label"] = dict(enumerate(names))
     content["label2id"] = {name: i for i, name in enumerate(names)}
@@ -91,7 +89,3 @@ def _add_head(model: MultitaskBert, task: str, folder: Path) -> None:
     content["problem_type"] = "regression" if about.is_number else "single_label_classification"
     write_json(folder / "config.json", content)
     write_checksums(folder)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "config.json").read_text(encoding="utf8"))

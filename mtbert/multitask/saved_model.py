@@ -1,10 +1,8 @@
 """The folder of a saved model: all that its predictions depend on."""
 
-import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,7 +18,7 @@ from mtbert.bert import (
 )
 from mtbert.config import RunConfig, unknown_names
 from mtbert.data import TASKS, changed_tasks
-from mtbert.files import checksum_faults, replacing, write_checksums, write_json
+from mtbert.files import checksum_faults, read_json, replacing, write_checksums, write_json
 
 log = logging.getLogger(__name__)
 DEFINITIONS = "tasks.json"
@@ -75,19 +73,19 @@ def read_model(folder: Path) -> tuple[RunConfig, BertConfig, dict[str, Tensor]]:
     Raises CheckpointError for names that are not known here and for tasks that were changed, other errors for what
     this version cannot read.
     """
-    params = _read_json(folder / "run_config.json")
+    params = read_json(folder / "run_config.json")
     unknown = unknown_names(params)
     if unknown:
         raise CheckpointError(f"{folder}: {unknown}")
     config = RunConfig.from_params(params)
     _check_tasks(folder, config)
     tensors = load_file(folder / "model.safetensors")
-    return config, BertConfig(**_read_json(folder / "encoder.json")), tensors
+    return config, BertConfig(**read_json(folder / "encoder.json")), tensors
 
 
 def _check_tasks(folder: Path, config: RunConfig) -> None:
     """Raise CheckpointError if a task was changed since the model was saved."""
-    stored = _read_json(folder / DEFINITIONS)
+    stored = read_json(folder / DEFINITIONS)
     changed = changed_tasks({task: stored[task] for task in config.scored})
     if changed:
         raise CheckpointError(
@@ -103,7 +101,3 @@ def saved_tokenizer(folder: Path, config: RunConfig) -> str:
     if config.encoder not in NAMED_ENCODERS:
         log.warning("%s: was saved without a tokenizer; that of %s is used as it is now", folder, config.encoder)
     return config.encoder
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf8"))

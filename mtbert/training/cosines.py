@@ -15,13 +15,18 @@ def by_level(spans: dict[str, slice]) -> dict[str, list[slice]]:
     """Spans of parameters in a vector -> spans of levels: embeddings, layer 1, ..., pooler, heads."""
     levels = {}
     for name, span in spans.items():
-        level, part, number = name.split(".")[:3]  # encoder.layers.0.1.query.weight is of layer 1
-        if part == "layers":
-            level = f"layer {int(number) + 1}"
-        elif level == "encoder":
-            level = "pooler" if part == "poolers" else part
-        levels.setdefault(level, []).append(span)
+        levels.setdefault(_level_of(name), []).append(span)
     return levels
+
+
+def _level_of(name: str) -> str:
+    """encoder.layers.0.1.query.weight -> layer 1; encoder.poolers.0.dense.weight -> pooler; heads.... -> heads."""
+    owner, part, number = name.split(".")[:3]
+    if owner != "encoder":
+        return owner
+    if part == "layers":
+        return f"layer {int(number) + 1}"
+    return "pooler" if part == "poolers" else part
 
 
 @torch.no_grad()

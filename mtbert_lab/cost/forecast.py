@@ -248,8 +248,9 @@ class Forecast:
         return at_peak(run.step(max(self.steps, key=largest_part)))
 
     def process_mib(self) -> float:
-        """Peak memory of the process; on a GPU that of its allocator, as in stored runs.
+        """Peak memory of the process; on a GPU that of its allocator in steps without graphs.
 
+        Graphs hold gradients and a pool of their own: stored runs on a GPU take several times as much.
         The best weights are held beside the trained ones where `keep` asks for them. On a CPU the process holds more
         than the allocator's peak: libraries, tables, and blocks that were freed. The stored states of frozen layers are
         not counted: their files are mapped, and the system may drop them.
