@@ -16,7 +16,7 @@ from mtbert.config import RunConfig
 from mtbert.samplers import task_probabilities
 
 Rows = dict[str, ndarray | Tensor]  # task -> numbers of some rows of its table; a tensor: on a GPU
-Losses = dict[str, float | Tensor]  # task -> mean loss, before weighting; of a step on a GPU tensors, until they are read
+Losses = dict[str, float | Tensor]  # task -> mean loss, before weighting; on a GPU tensors, until they are read
 
 
 def pass_steps(config: RunConfig, sizes: Sequence[int]) -> list[int]:
