@@ -61,8 +61,9 @@ def _of_sharing(config: "RunConfig") -> Iterator[str]:
 def _of_adapter(name: str, adapter: type) -> Iterator[str]:
     if not any(getattr(adapter, place, None) for place in PLACES):
         yield f"adapter: {name} has none of an adapter's methods, {', '.join(PLACES)}"
-    for method in vars(adapter).keys() - PLACES:
-        if meant := nearest(method, PLACES, cutoff=0.85):
+    for method in sorted(vars(adapter).keys() - PLACES):
+        meant = nearest(method, PLACES, cutoff=0.85)
+        if meant and not getattr(adapter, meant, None):  # else a helper of that one
             yield f"adapter: {name} has a method {method}, which nothing calls; did you mean {meant}?"
 
 

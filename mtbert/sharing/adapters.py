@@ -47,7 +47,7 @@ class Adapter(nn.Module):
         super().__init__()
 
 
-# Where an adapter can work, a name of its methods each.
+# The places where an adapter can work, each the name of a method.
 PLACES = ("after_attention", "parallel", "after_feed_forward", "parallel_feed_forward", "after_layer")
 
 

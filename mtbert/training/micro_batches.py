@@ -26,7 +26,7 @@ def batch_shapes(rows: Rows, lengths: dict[str, ndarray]) -> Shapes:
 
 
 def weighted_tokens(config: RunConfig, shapes: Shapes) -> float:
-    """The tokens that a step reads; one of a text of T counts as 1 + T / HEAVY, as attention weights grow with T²."""
+    """The tokens that a step reads, each counted as 1 + T / HEAVY in a text of T tokens, for its attention weights."""
     r_drops = config.r_drops
     tokens = 0.0
     for task, (B, T) in shapes.items():

@@ -305,7 +305,7 @@ class Trainer:
             self.average.update_parameters(self.current)
         self.remember(rows)
 
-    def _count_broken(self, moved: Tensor, projection: "_Projection") -> None:
+    def _count_broken(self, moved: Tensor, projection: _Projection) -> None:
         """Count the memories whose loss a step of the shared weights (P,) raises, to first order.
 
         GEM bounds the gradient, not Adam's step.

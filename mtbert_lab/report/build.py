@@ -221,7 +221,7 @@ def _newest(files: Iterable[Path]) -> float:
 
 
 def _results(root: Path) -> set[Path]:
-    """What notebooks read of the store and of the committed results."""
+    """What notebooks read of the store and of the committed results, without the tables that 08 makes itself."""
     files = set()  # names with a dot are still being written
     for store in (results_dir(), root / "results"):
         for pattern in ("[!.]*.csv", "predictions/*.csv", "runs/[!.]*/run.json"):

@@ -118,7 +118,7 @@ def recommendation() -> str:
         steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
     )
     split = tell(
-        "**Split upper layers** where Quora matters: *hybrid-3* gains {quora:size} with {half} million "
+        "**Split upper layers** where Quora matters: *hybrid-3* gains {quora:size} there with {half} million "
         "parameters, *hybrid-1* {more:size} with {one} million, and an encoder for each task {most:size} with {three} "
         "million. No task is shown to lose.",
         quora=place(plans, "hybrid-3", "better", "quora"),
@@ -143,6 +143,7 @@ def recommendation() -> str:
 def _at_papers_size(plans: Comparison) -> str:
     return tell(
         "With MPNet, of the papers' size, there are too few runs to tell any plan from *1-bert*.",
+        three=place(plans, "3-bert", TOO_FEW),
         overall=fact(the_verdict(plans.overall), TOO_FEW),
     )
 
@@ -169,7 +170,7 @@ def limits() -> str:
             overall=place(long, names[1], TOO_FEW),
         ),
         "The recipe was chosen with *1-bert*, and may favour it.",
-        "Losses count alike, that of STS on a scale of 0 to 1.",
+        "The tasks' losses count alike, STS on a scale of 0 to 1.",
         "All texts are short and English.",
     ]
     return "\n".join(f"- {line}" for line in lines)
@@ -265,8 +266,9 @@ def pairs_in_two(pairs: Comparison, together: Comparison) -> str:
     features = "concat + product + difference + cosine"
     return tell(
         "A linear head cannot compare two concatenated embeddings: in models of one task it loses {sts:size} on STS "
-        "and {quora:size} on Quora against one sequence. With their product, difference and cosine there are too few "
-        "runs to tell; in a model of three tasks such a head loses {in_three:size} and {quora_in_three:size}.",
+        "and {quora:size} on Quora against one sequence. A head that also reads product, difference and cosine has too "
+        "few runs to tell there; in a model of three tasks it loses {in_three:size} on STS and "
+        "{quora_in_three:size} on Quora.",
         sts=place(pairs, "STS alone, concat", "worse", "sts"),
         quora=place(pairs, "Quora alone, concat", "worse", "quora"),
         all_sts=place(pairs, f"STS alone, {features}", TOO_FEW, "sts"),
@@ -282,12 +284,14 @@ def samplers_trade(samplers: Comparison, longer: Comparison, schemes: Comparison
     longer: with PALs and four times the steps. schemes: from `one_task_a_step`.
     """
     return tell(
-        "Where each of 2,400 steps trains one task, draws in proportion to size gain {quora:size} on Quora over "
-        "round-robin and lose {sts:size} on STS. With four times the steps, and PALs, they gain {long:size} overall. "
+        "Where a step trains one task, draws in proportion to size gain {quora:size} on Quora over "
+        "round-robin and lose {sts:size} on STS. In models with PALs they lose {short:size} "
+        "overall, and with four times the steps they gain {long:size}. "
         "Against 1,200 steps of all tasks, annealed draws gain {annealed:size} on Quora and lose {annealed_sts:size} "
         "on STS.",
         quora=place(samplers, "1-bert, proportional", "better", "quora"),
         sts=place(samplers, "1-bert, proportional", "worse", "sts"),
+        short=place(samplers, "PAL, proportional", "worse"),
         long=place(longer, "PAL, proportional, long", "better"),
         annealed=place(schemes, "1-bert, annealed", "better", "quora"),
         annealed_sts=place(schemes, "1-bert, annealed", "worse", "sts"),
@@ -323,7 +327,7 @@ def gem_is_for(gradients: Grid) -> str:
         raise KeyError("no pair of runs on CPUs of one kind")
     return (
         f"{keeps} On CPUs it takes about {times:.0f} times as long. It keeps {config.memory_size} examples of each "
-        f"earlier task, and reads {config.memory_batch} of each a step. No run trains on them without the projection."
+        f"earlier task, and reads {config.memory_batch} of each a step."
     )
 
 
@@ -358,7 +362,8 @@ def agem_keeps(gradients: Grid) -> str:
         raise KeyError("a seed that both have")
     agem, gem = decide(found, [MEAN_MARGIN] * 2).itertuples()
     return tell(
-        "In the order SST, Quora, STS they fall by {agem:size} less with A-GEM, and by {gem:size} less with GEM.",
+        "In the order SST, Quora, STS these scores fall by {agem:size} less with A-GEM and by {gem:size} less with "
+        "GEM.",
         agem=Place(agem, "better"),
         gem=Place(gem, "better"),
     )

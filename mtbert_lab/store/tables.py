@@ -64,9 +64,10 @@ def _write_scores(store: Path) -> None:
         where = {name: provenance[name] for name in ("device", "mtbert")}
         scores += [about | row | spent | where for row in content["scores"]]
     table = pd.DataFrame(scores)
-    if unread and (store / SCORES).exists():  # of tasks or code that this process does not know: their rows stay
+    if unread and (store / SCORES).exists():  # damaged, or of tasks or code that this process does not know
         before = pd.read_csv(store / SCORES)
-        table = pd.concat([table, before[before["run_id"].isin(unread)]])
+        kept = before[before["run_id"].isin(unread)]
+        table = pd.concat([table, kept]).sort_values("run_id", kind="stable")
     if table.empty:
         (store / SCORES).unlink(missing_ok=True)
     else:

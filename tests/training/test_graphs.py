@@ -80,7 +80,7 @@ def test_graphs_that_hold_the_gradients_of_every_task_are_fewer(monkeypatch):
 
 
 def test_where_one_more_graph_is_too_many_all_go(monkeypatch):
-    """Of torch after 2.11 a graph that goes alone takes the workspace of the others with it."""
+    """With torch after 2.11 a graph that goes alone takes the workspace of the others with it."""
     synchronized = []
     monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
     monkeypatch.setattr(StepGraphs, "_most_graphs", lambda self, captured, device: 2)

@@ -50,8 +50,8 @@ def train_gap(run: Run, task: str) -> float:
 def score_table(runs: Mapping[str, list[Run]], constants: pd.DataFrame | None = None) -> pd.DataFrame:
     """Scores for reading: a row per baseline of `constants`, then a row per run; empty where none is stored.
 
-    constants: see `read_baselines`. Of every task the mean over seeds of the last step's score on dev and on at most
-    2,000 training examples, and of the best point on dev, with its step where that is not the last one.
+    constants: see `read_baselines`. A task has the mean over seeds of the last step's score on dev and on at most 2,000
+    training examples, and of the best point on dev, with its step where that is not the last one.
     """
     if not runs:
         return pd.DataFrame()

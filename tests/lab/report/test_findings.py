@@ -67,7 +67,7 @@ def test_sequences_without_a_seed_that_all_have_are_left_out(synthetic_sequences
 def test_agem_stands_beside_gem(synthetic_sequences):
     grid = synthetic_sequences(6)
     grid.runs["sequence, A-GEM"] = []
-    assert agem_keeps(grid).endswith("fall by 0.075 less with A-GEM, and by 0.075 less with GEM.")
+    assert agem_keeps(grid).endswith("fall by 0.075 less with A-GEM and by 0.075 less with GEM.")
     grid = synthetic_sequences(0)
     grid.runs["sequence, A-GEM"] = []
     with pytest.raises(KeyError, match="a seed"):
