@@ -138,7 +138,9 @@ def data_fetch(folder: Path, force: Annotated[bool, typer.Option(help="replace f
     """
     from mtbert.files import sha256
     from mtbert_lab.download import fetch, is_table_alone
+    from mtbert_lab.paths import check_writable
 
+    check_writable(folder, ANOTHER)
     for path in fetch(folder, force):
         typer.echo(path)
         if is_table_alone(path):

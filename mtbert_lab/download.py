@@ -14,7 +14,6 @@ import requests
 
 from mtbert.data import COURSE, SPLITS, DataError, load_table
 from mtbert.files import replacing, sha256
-from mtbert_lab.paths import check_writable
 
 COURSE_URL = "https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/main/data/"
 COURSE_PAGE = "https://github.com/gpoesia/minbert-default-final-project (folder data/)"
@@ -47,7 +46,7 @@ def fetch(folder: str | Path, force: bool = False) -> list[Path]:
     error of the server, wrong content, or (unless `force`) another file of this name in the folder.
     """
     folder = Path(folder)
-    check_writable(folder, "name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
     for path in (paths := [folder / name for name in CHECKSUMS]):
         problem = _problem(path) if path.exists() else "is missing"
         if problem and path.exists() and not force:

@@ -100,8 +100,10 @@ class StepGraphs:
 
         Not the oldest alone: with it torch frees the workspace of the stream that all were captured on.
         """
-        latest = next(reversed(self.graphs.values()), None)
-        if latest is None or len(self.graphs) < self._most_graphs(latest, device):
+        if not self.graphs:
+            return
+        latest = next(reversed(self.graphs.values()))
+        if len(self.graphs) < self._most_graphs(latest, device):
             return
         torch.cuda.synchronize(device)
         self.graphs.clear()

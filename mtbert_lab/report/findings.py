@@ -136,7 +136,7 @@ def recommendation() -> str:
     few = gains.pop("few")
     leave = tell(
         "With three tasks **we saw no reason** for PALs and other adapters, nor for PCGrad, CAGrad, GEM and A-GEM "
-        "where every step has all tasks, though most of their differences on tasks have too few runs to tell.",
+        "where every step has all tasks, though most differences on tasks have too few runs to tell.",
         few=fact("most" if 2 * few > gains["count"] else "some", "most"),
         **gains,
     )
@@ -161,7 +161,7 @@ def limits() -> str:
     steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.runs[names[0]])]
     lines = [
         "Most runs have one small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among "
-        "them. Plans, PALs and PCGrad also ran with MPNet, tuned alike.",
+        "them. Plans, PALs and PCGrad ran with MPNet, tuned alike.",
         "Scores on dev. On test only the best model and its students were scored, once, outside this repository.",
         tell(
             "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:more} "
@@ -245,7 +245,7 @@ def three_runs_buy(plans: Comparison) -> str:
 
     return tell(
         "The mean prediction of three of {runs} runs of *1-bert* gains {quora:size4} on Quora and {sts:size} on STS "
-        "over one run, both sizes below the margin. On SST the difference is shown not to matter. On Quora one "
+        "over one run, both below the margin. On SST the difference is shown not to matter. On Quora one "
         "*3-bert*, as large as the three, scores {behind:size} more than this mean.",
         quora=against("1-bert", "quora", SMALL),
         sts=against("1-bert", "sts", SMALL),
@@ -395,8 +395,8 @@ def _claims_checked() -> str:
     return tell(
         "Our runs check {count} findings. They reproduce {reproduced} and contradict {contradicted}: *the best PALs "
         "stay below the best model without*, whose samplers differ, and, by less than the margin, *deeper heads help*, "
-        "where a pair is one sequence. For {equal} the difference is shown not to matter, and {few} have too few runs "
-        "to tell. Another {waiting} wait for their runs.",
+        "where a pair is one sequence. For {equal} the difference is shown not to matter, {few} have too few runs to "
+        "tell, and {waiting} wait.",
         both=fact(checked["names"], CONTRADICTED_CLAIMS),
         **checked,
     )
