@@ -394,8 +394,8 @@ def _claims_checked() -> str:
     checked = findings_checked(claims)
     return tell(
         "Our runs check {count} findings. They reproduce {reproduced} and contradict {contradicted}: *the best PALs "
-        "stay below the best model without*, whose samplers differ, and, by less than the margin, *deeper heads help*, "
-        "where a pair is one sequence. For {equal} the difference is shown not to matter, {few} have too few runs to "
+        "stay below the best model without* (with other samplers) and *deeper heads help* (by less than the margin, "
+        "where a pair is one sequence). For {equal} the difference is shown not to matter, {few} have too few runs to "
         "tell, and {waiting} wait.",
         both=fact(checked["names"], CONTRADICTED_CLAIMS),
         **checked,

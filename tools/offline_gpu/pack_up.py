@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the course's tables; default: as mtbert finds them")
     parser.add_argument("--part-mb", type=float, default=56.0, help="of a part, in 10^6 bytes (default: %(default)g)")
     parser.add_argument("--wheels", nargs="*", default=WHEELS, help="what that machine lacks (default: %(default)s)")
+    parser.add_argument("--more-wheels", nargs="*", default=[], metavar="WHEEL", help="what it lacks besides")
     parser.add_argument("--python", default="3.12", help="of that machine (default: %(default)s)")
     args = parser.parse_args()
     if args.folder.exists():
@@ -219,7 +220,7 @@ def main() -> None:
     if not runs:
         parser.error("all runs of these grids are stored")
     with tempfile.TemporaryDirectory() as scratch:
-        wheels = download(args.wheels, args.python, Path(scratch))
+        wheels = download([*args.wheels, *args.more_wheels], args.python, Path(scratch))
         pack(runs, args.folder, corpora, wheels, int(args.part_mb * 1e6))
     print(f"{len(runs)} runs in {args.folder}")
 
