@@ -48,7 +48,7 @@ class Adapter(nn.Module):
 
 
 # The places where an adapter can work, each the name of a method.
-PLACES = ("after_attention", "parallel", "after_feed_forward", "parallel_feed_forward", "after_layer")
+PLACES = tuple(Adapter.__annotations__)
 
 
 class PAL(Adapter):

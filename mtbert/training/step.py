@@ -291,13 +291,11 @@ class Trainer:
         """The part of a step after the gradient; the examples go into the episodic memory."""
         if self.config.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.trained, self.config.max_grad_norm)
-        if self.projection is None:
-            self.optimizer.step()
-        else:
-            before = parameters_to_vector(self.shared.parameters.values())
-            self.optimizer.step()
-            self._count_broken(parameters_to_vector(self.shared.parameters.values()) - before, self.projection)
-            self.projection = None
+        projection, self.projection = self.projection, None
+        before = None if projection is None else parameters_to_vector(self.shared.parameters.values())
+        self.optimizer.step()
+        if projection is not None:
+            self._count_broken(parameters_to_vector(self.shared.parameters.values()) - before, projection)
         self.optimizer.zero_grad()
         self.model.heads.apply_offsets()
         self.schedule.step()

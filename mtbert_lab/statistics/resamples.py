@@ -25,8 +25,7 @@ class Estimate(NamedTuple):
     def of(cls, draws: ndarray) -> "Estimate":
         """From a statistic (R + 1,); resamples on which it is not defined (nan) are left out."""
         value = float(draws[0])
-        drawn = np.round(draws[1:], 10)
-        drawn = drawn[~np.isnan(drawn)]
+        drawn = _resampled(draws)
         if not len(drawn):
             return cls(value, np.nan, np.nan, np.nan)
         low, high = np.percentile(drawn, [2.5, 97.5])
@@ -48,12 +47,17 @@ class Estimate(NamedTuple):
 
 def p_within(draws: ndarray, margin: float) -> float:
     """p-value of two one-sided tests that a statistic (R + 1,) lies within the margin; nan where it is undefined."""
-    drawn = np.round(draws[1:], 10)
-    drawn = drawn[~np.isnan(drawn)]
+    drawn = _resampled(draws)
     if not len(drawn):
         return np.nan
     beyond = max((drawn >= margin).sum(), (drawn <= -margin).sum())
     return (beyond + 1) / (len(drawn) + 1)
+
+
+def _resampled(draws: ndarray) -> ndarray:
+    """The values of a statistic (R + 1,) on the resamples on which it is defined, without rounding errors."""
+    drawn = np.round(draws[1:], 10)
+    return drawn[~np.isnan(drawn)]
 
 
 class Resamples:
