@@ -4,7 +4,6 @@ from benchmarks import steps, sweeps
 from benchmarks.harness import Benchmarks
 
 SIZES = dict(B=16, T=30)  # a batch of each of three tasks
-QUORA = dict(task="quora", longest=20, others=40)
 
 BENCHMARKS: Benchmarks = {
     "step": (steps.training_step, (dict(B=32, T=26), dict(B=16, T=128), dict(B=8, T=512))),
@@ -15,6 +14,5 @@ BENCHMARKS: Benchmarks = {
     "pcgrad": (steps.pcgrad_step, (SIZES,)),
     "distillation": (steps.distillation_step, (SIZES,)),
     "gem": (steps.gem_projection, (dict(parameters=22_700_000, memories=3),)),
-    "memory": (steps.memory, (QUORA | dict(precision="fp32"), QUORA | dict(precision="bf16"))),
     "sweep": (sweeps.throughput, (dict(count=200, workers=2),)),
 }

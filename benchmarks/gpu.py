@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -50,7 +51,7 @@ ONE_PASS = "transformers sdpa, one pass"
 PER_TASK = "transformers sdpa, a pass per task"
 TORCHJD = "TorchJD"
 BUILDERS: dict[str, tuple[Callable[[Start], Step], str | None]] = {  # peer -> what builds its step, whose code it is
-    EAGER: (gpu_steps.eager, None),
+    EAGER: (partial(gpu_steps.ours, graphs=False), None),
     ONE_PASS: (gpu_steps.one_pass, "transformers"),
     PER_TASK: (gpu_steps.pass_per_task, "transformers"),
     TORCHJD: (gpu_steps.torchjd, "torchjd"),
@@ -77,11 +78,6 @@ def plan_work(name: str, encoder: str, **fields: object) -> Work:
     return Work(f"{name}, 8-48-8", encoder, "bf16", UNIFIED, (EAGER,), fields)
 
 
-def pal_work(encoder: str) -> Work:
-    """A unified step of three tasks with PALs."""
-    return plan_work("PAL", encoder, adapter="pal", adapter_size=ADAPTER_SIZE[encoder], adapter_heads=12)
-
-
 def all_works() -> list[Work]:
     """Every step, the most important ones first."""
     works = []
@@ -89,7 +85,8 @@ def all_works() -> list[Work]:
         works.append(Work("1-bert, 8-48-8", encoder, "bf16", UNIFIED, (ONE_PASS, PER_TASK, EAGER)))
     for encoder in ENCODERS:
         works.append(plan_work("hybrid-3", encoder, plan="hybrid-3"))
-        works.append(pal_work(encoder))
+        pals = dict(adapter="pal", adapter_size=ADAPTER_SIZE[encoder], adapter_heads=12)
+        works.append(plan_work("PAL", encoder, **pals))
         works.append(Work("PCGrad, 3x12x40", encoder, "fp32", EVEN, (TORCHJD, EAGER), dict(gradients="pcgrad")))
         works.append(plan_work("3-bert", encoder, plan="3-bert"))
     for encoder, rows in ((MINILM, 24), (BASE, 256)):

@@ -65,11 +65,6 @@ def ours(start: Start, graphs: bool = True) -> Step:
     return step
 
 
-def eager(start: Start) -> Step:
-    """A step of ours, kernel by kernel."""
-    return ours(start, graphs=False)
-
-
 class ReadyModel(TransformersModel):
     """transformers' model with the batch of every task on its device, all rows of a table in one."""
 

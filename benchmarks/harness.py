@@ -5,16 +5,15 @@ slows all of them. While ours runs the C library keeps freed memory, as in train
 its default (runtime.py). Every measurement begins with calls that are not counted.
 
 A row of the table: benchmark, size and peer (what was compared), ours and theirs (medians over the repeats, in `unit`),
-ratio = theirs / ours (above 1: ours costs less), low and high (the smallest and the largest ratio of a repeat). Where
-nothing is compared peer, theirs and ratio are empty, and low and high are those of `ours`. our_busy, of steps on a GPU
-(gpu_steps.py) alone, is the share of the time in which it computes.
+ratio = theirs / ours (above 1: ours costs less), low and high (the smallest and the largest ratio of a repeat). For
+steps on a GPU (gpu_steps.py) our_busy is the share of the time in which it computes.
 """
 
 import gc
 import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +62,7 @@ class Contest:
 
     size: str
     ours: Run
-    peers: dict[str, Peer] = field(default_factory=dict)
+    peers: dict[str, Peer]
     unit: str = "ms"
 
 
@@ -140,13 +139,11 @@ def interleave(contest: Contest, repeats: int) -> tuple[dict[str, np.ndarray], d
 
 
 def compare(contest: Contest, repeats: int) -> tuple[list[dict], dict[str, Exception]]:
-    """A row for every peer, or one without a peer, and the peers that raise; ours is measured once for all of them."""
+    """A row for every peer, and the peers that raise; ours is measured once for all of them."""
     measured, errors = interleave(contest, repeats)
     medians = {name: float(np.median(costs)) for name, costs in measured.items()}
     ours, median = measured.pop(""), medians.pop("")
-    about = dict(size=contest.size, peer="", ours=median, unit=contest.unit, repeats=repeats)
-    if not contest.peers:
-        return [about | dict(low=ours.min(), high=ours.max())], errors
+    about = dict(size=contest.size, ours=median, unit=contest.unit, repeats=repeats)
     rows = []
     for name, costs in measured.items():
         theirs, ratios = medians[name], costs / ours
@@ -159,11 +156,9 @@ def compare(contest: Contest, repeats: int) -> tuple[list[dict], dict[str, Excep
 
 def describe(row: dict) -> str:
     """A row in a line, without what it was measured on."""
-    ours, interval = f"{row['ours']:.4g} {row['unit']}", f"({row['low']:.4g} to {row['high']:.4g})"
-    if not row["peer"]:
-        return f"{row['size']}: {ours} {interval}"
-    peer = f"peer {row['theirs']:.4g}, ratio {row['ratio']:.4g} {interval}"
-    return f"{row['size']} / {row['peer']}: ours {ours}, {peer}"
+    ours = f"{row['ours']:.4g} {row['unit']}"
+    ratio = f"{row['ratio']:.4g} ({row['low']:.4g} to {row['high']:.4g})"
+    return f"{row['size']} / {row['peer']}: ours {ours}, peer {row['theirs']:.4g}, ratio {ratio}"
 
 
 def write_row(path: Path, row: dict) -> None:

@@ -1,7 +1,4 @@
-"""Our side of the benchmarks: runs on random words, and what processes of their own measure.
-
-It imports no model of transformers, whose memory would count as ours.
-"""
+"""Our side of the benchmarks: runs on random words."""
 
 import numpy as np
 import pandas as pd
@@ -11,8 +8,8 @@ from benchmarks.harness import CPU, Setting, timed
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, load_tokenizer
 from mtbert.multitask import MultitaskBert
-from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory
-from mtbert.training import Trainer, batch_shapes, load_corpus, prepare_task, training_steps
+from mtbert.runtime import keep_freed_memory
+from mtbert.training import Trainer, prepare_task
 
 MANY_STEPS = 1_000_000  # of the schedule: more than a benchmark takes
 
@@ -67,22 +64,3 @@ def words_step(B: int, T: int, encoder: str) -> float:
     """Milliseconds of a training step of this process."""
     keep_freed_memory()
     return timed(on_words(Setting(encoder=encoder), B, T).step)(0)
-
-
-def training_peak(fields: dict, data: str, longest: int, others: int) -> float:
-    """MiB at the peak of this process while it trains on these steps, in random order; reads and tokenizes first."""
-    keep_freed_memory()
-    config = RunConfig.from_params(fields)
-    memory = PeakMemory(CPU)
-    model = MultitaskBert(config)
-    tables = {task: prepare_task(model, task, table, CPU) for task, table in load_corpus(config, data).train.items()}
-    lengths = {task: table.tokens.lengths for task, table in tables.items()}
-    steps = list(training_steps(config, lengths))
-    by_length = np.argsort([-max(T for _, T in batch_shapes(step, lengths).values()) for step in steps])
-    random = np.random.default_rng(1)
-    chosen = random.permutation(np.append(by_length[:longest], random.permutation(by_length[longest:])[:others]))
-    trainer, trim = Trainer(model, tables, len(steps)), Trimmer()
-    for number, i in enumerate(chosen, start=1):
-        trainer.step(number, steps[i])
-        trim()
-    return memory.mib()

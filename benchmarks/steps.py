@@ -1,6 +1,6 @@
-"""Benchmarks of training: steps of one and of several tasks, plans, adapters, PCGrad and GEM, an epoch, its memory.
+"""Benchmarks of training: steps of one and of several tasks, plans, adapters, PCGrad and GEM, an epoch.
 
-But for `epoch` and `memory`, tokens are random words of the vocabulary, lengths 80 to 100 % of the longest, as in
+But for `epoch`, tokens are random words of the vocabulary, lengths 80 to 100 % of the longest, as in
 batches that are sorted by length; both sides get the same ones, and dropout is on.
 """
 
@@ -23,7 +23,7 @@ from mtbert.gradients import gem_project
 from mtbert.paths import REPOSITORY
 from mtbert.runtime import Trimmer
 from mtbert.training import training_steps
-from mtbert_lab.store import data_root, read_corpus, read_grid
+from mtbert_lab.store import read_corpus, read_grid
 
 THREE = ("sst", "quora", "sts")
 PLANS = REPOSITORY / "params" / "cpu" / "memory_time.yaml"
@@ -181,17 +181,3 @@ def epoch(setting: Setting, task: str, rows: int | None = None) -> Contest:
     their_run = by_part(lambda batch: peers.usual_step(theirs, optimizer, {task: batch}), their_batches)
     others = {"the usual loop": Peer(their_run, "transformers")}
     return Contest(f"{task}, {size} rows", by_part(our_step, our_batches), others, "ms/row")
-
-
-def memory(setting: Setting, task: str, precision: str, longest: int, others: int) -> Contest:
-    """Peak of a fresh process (MiB) that trains on a task: its longest batches and some others. Raises DataError."""
-    fields = dict(corpus="course", tasks=[task], epochs=1, precision=precision, encoder=setting.encoder, batch_size=32)
-    data = str(data_root(RunConfig.from_params(fields), setting.data))
-    arguments = dict(fields=fields, data=data, longest=longest, others=others)
-    script = f"from benchmarks.ours import training_peak; print(training_peak(**{arguments!r}))"
-
-    def run(repeat: int) -> float:
-        command = [sys.executable, "-c", script]
-        return float(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=same_threads()).stdout)
-
-    return Contest(f"{task}, 32 a batch", run, unit="MiB")

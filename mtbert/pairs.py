@@ -32,5 +32,6 @@ def pair_features(embeddings: Tensor, pairs: str) -> Tensor:
 
 def pair_width(pairs: str, d: int) -> int:
     """D of `pair_features`."""
-    embeddings = torch.empty(1, 2, d, device="meta")
-    return pair_features(embeddings, pairs).size(-1)
+    with torch.device("cpu"):  # a model may be built on the device meta, where a feature cannot read its values
+        embeddings = torch.zeros(1, 2, d)
+        return pair_features(embeddings, pairs).size(-1)

@@ -53,5 +53,5 @@ def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epoc
         raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(SAMPLERS)}")
     if not 1 <= epoch <= epochs:
         raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
-    weights = SAMPLERS[strategy](sizes / sizes.max(), epoch, epochs)
+    weights = np.asarray(SAMPLERS[strategy](sizes / sizes.max(), epoch, epochs))
     return weights / weights.sum()

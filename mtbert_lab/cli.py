@@ -509,7 +509,7 @@ def claims(imports: Imports = None) -> None:
 @app.command()
 def report(
     profile: Annotated[str, typer.Option(help="demo, cpu or gpu: a folder of params/")] = "cpu",
-    only: Annotated[str, typer.Option("--only", "--notebook", help="one notebook, such as 03")] = "",
+    only: Annotated[str, typer.Option(help="one notebook, such as 03")] = "",
     grid: Annotated[
         list[Path] | None, typer.Option(help="of your own: the notebook is executed for it; can be repeated")
     ] = None,

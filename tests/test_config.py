@@ -134,6 +134,7 @@ APART = dict(**THREE, pairs="concat")
             {**APART, "tasks": ["sts"], "similarity": "sigmoid_cosine", "pos_features": True},
             "pos_features: nothing reads them",
         ),
+        ({**THREE, "feeds": ["sst>sts"], "pos_features": True}, "feeds: a head that feeds others reads no"),
         ({**APART, "feeds": ["sts>sst"]}, "feeds: 'sts>sst': the head of a pair task needs two sentences"),
         (
             {**APART, "similarity": "sigmoid_cosine", "feeds": ["sst>sts"]},

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 from mtbert.data import TASKS
 from mtbert.data.tasks import Task
@@ -14,7 +17,7 @@ from mtbert.metrics import OWN_METRICS
 from mtbert.multitask import MultitaskBert
 from mtbert.pairs import PAIR_FEATURES
 from mtbert.samplers import SAMPLERS
-from mtbert.sharing import ADAPTERS
+from mtbert.sharing import ADAPTERS, Adapter
 
 REGISTRIES = (ADAPTERS, WEIGHTS, PROJECTIONS, SAMPLERS, OWN_METRICS, PAIR_FEATURES, TASKS)
 ONE_FILE = '''
@@ -120,3 +123,52 @@ def test_one_file_adds_a_projection_and_a_sampler(own, run, tiny_config):
     fields = dict(tasks=["sst", "sts"], epochs=1, steps_per_epoch=4, sampling="cubes", memory_size=8, memory_batch=4)
     run(tiny_config.but(**fields, gradients="no_constraint"))
     assert own.calls == {"projection", "sampler"}
+
+
+class Signed(Adapter):
+    """A fixed direction, which is not saved, and running statistics, which are."""
+
+    def __init__(self, encoder, sizes):
+        super().__init__(encoder, sizes)
+        d, L = encoder.hidden_size, encoder.num_hidden_layers
+        self.register_buffer("signs", torch.linspace(-1, 1, d), persistent=False)
+        self.plain = torch.linspace(1, 2, d)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(d) for _ in range(L))
+
+    def after_layer(self, depth, x):
+        return self.norms[depth](x.flatten(0, 1)).view_as(x) + self.signs * self.plain
+
+
+@pytest.fixture
+def signed(monkeypatch):
+    monkeypatch.setitem(ADAPTERS, "signed", Signed)
+    return "signed"
+
+
+def test_a_saved_model_has_what_its_adapters_do_not_save(signed, run, tiny_config, tmp_path):
+    model = run(tiny_config.but(tasks=("sst",), frozen=False, adapter=signed, epochs=1)).model
+    model.save(tmp_path)
+    state = torch.get_rng_state()
+    again = MultitaskBert.load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), state)
+    texts = ["a dull day", "the kettle sings"]
+    pd.testing.assert_frame_equal(again.predict(texts, "sst"), model.predict(texts, "sst"))
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_the_best_model_has_the_buffers_of_its_step(signed, seed, run, tiny_config):
+    config = tiny_config.but(tasks=("sst",), frozen=False, adapter=signed, epochs=2, seed=seed, keep="best")
+    trained = run(config.but(evals_per_epoch=5, learning_rate=0.05))
+    best = trained.curve["dev_score"].max()
+    on_dev = trained.predictions.query("split == 'dev'")
+    assert (on_dev["predicted"] == on_dev["label"]).mean() == pytest.approx(best)
+    assert trained.cost["best_step"] < trained.cost["steps"]
+
+
+def test_a_pair_feature_may_read_its_values(monkeypatch, run, tiny_config):
+    def capped(h1, h2):
+        difference = (h1 - h2).abs()
+        return difference.clamp(max=100) if difference.max() > 100 else difference
+
+    monkeypatch.setitem(PAIR_FEATURES, "capped", capped)
+    assert len(run(tiny_config.but(tasks=("sts",), frozen=False, pairs="capped", epochs=1)).predictions)

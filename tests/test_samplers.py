@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtbert.samplers import task_probabilities
+from mtbert.samplers import SAMPLERS, task_probabilities
 
 SIZES = (8544, 141505, 6040)  # training rows of SST, Quora and STS
 
@@ -36,3 +36,8 @@ def test_annealing_over_one_epoch_is_proportional():
 def test_sizes_strategies_and_epochs_that_do_not_exist_are_named(sizes, strategy, epoch, epochs, match):
     with pytest.raises(ValueError, match=match):
         task_probabilities(sizes, strategy, epoch, epochs)
+
+
+def test_a_sampler_may_return_a_list(monkeypatch):
+    monkeypatch.setitem(SAMPLERS, "first", lambda sizes, epoch, epochs: [3.0, 1.0])
+    assert task_probabilities([10, 20], "first").tolist() == [0.75, 0.25]

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 
 import torch
 
@@ -59,3 +60,23 @@ def test_pcgrad_around_own_losses_is_the_update_of_the_equation():
     expected = g - product / (h @ h) * h + h - product / (g @ g) * g
     found = torch.cat([parameter.grad.flatten() for parameter in names["model"].parameters()])
     torch.testing.assert_close(found, expected)
+
+
+def test_pcgrad_in_the_hybrid_encoder_trains_shared_levels_own_ones_and_heads():
+    """The lines of one block in the place that they name in the other."""
+    [hybrid] = [block for title, block in BLOCKS if "hybrid" in title]
+    [own_losses] = [block for title, block in BLOCKS if "PCGrad" in title]
+    _, _, lines = own_losses.partition("sum(losses).backward().\n")
+    lines, _, _ = lines.partition("optimizer.step()")
+    lines = lines.replace("in losses:", "in losses.values():")
+    plain = "    sum(losses.values()).backward()\n"
+    start = "batches = {"
+    assert plain in hybrid and start in hybrid
+    names = {}
+    before = "from torch.nn.utils import parameters_to_vector\nfrom mtbert import pcgrad\n"
+    before += "was = {n: p.detach().clone() for m in (encoder, heads) for n, p in m.named_parameters()}\n"
+    hybrid = hybrid.replace(plain, textwrap.indent(lines, "    ")).replace(start, before + start)
+    exec(hybrid, names)
+    parts = (names["encoder"], names["heads"])
+    still = {n for part in parts for n, p in part.named_parameters() if torch.equal(p, names["was"][n])}
+    assert not {name for name in still if "token_type" not in name and "position" not in name}

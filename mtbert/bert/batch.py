@@ -11,9 +11,9 @@ from torch import Tensor
 Mask = Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
-    """A padded batch. B sequences: where pairs are two sequences, all first sentences, then all second ones."""
+    """A batch, padded on the right; where pairs are two sequences, all first sentences, then all second ones."""
 
     input_ids: Tensor  # (B, T) int64
     attention_mask: Tensor | None = None  # (B, T) bool, or 1 and 0; None: every token is one

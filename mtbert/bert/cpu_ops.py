@@ -83,15 +83,20 @@ def _gradients(
 
 
 class _Linear(torch.autograd.Function):
+    """`_product` with its derivatives; `setup_context` makes it work in torch.func, too."""
+
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _product(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        x, weight, _ = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, gradient, _product)
+        return _gradients(ctx, gradient, lambda x, weight: _Linear.apply(x, weight, None))  # it may have a derivative
 
 
 class _Bfloat16Linear(torch.autograd.Function):
@@ -121,7 +126,11 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """Zero each element with probability p and scale the others by 1 / (1 - p): any shape -> the same shape."""
     if x.device.type != "cpu" or not 0 < round(p * RESOLUTION) < RESOLUTION:
         return F.dropout(x, p, training)
-    return _Dropout.apply(x, p) if training else x
+    if not training:
+        return x
+    keep = keep_mask(x.shape, p)
+    scale = RESOLUTION / (RESOLUTION - round(p * RESOLUTION))
+    return _Dropout.apply(x, keep, scale)
 
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
@@ -141,17 +150,22 @@ def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, p: float) -> Tensor:
-        keep = keep_mask(x.shape, p)
-        ctx.save_for_backward(keep)
-        ctx.scale = RESOLUTION / (RESOLUTION - round(p * RESOLUTION))
-        return _masked(x, keep, ctx.scale)
+    """x * keep * scale; keep has no derivative."""
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+    def forward(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+        return _masked(x, keep, scale)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        _, keep, scale = inputs
+        ctx.save_for_backward(keep)
+        ctx.scale = scale
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
-        return _masked(gradient, keep, ctx.scale), None
+        return _masked(gradient, keep, ctx.scale), None, None
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout_p: float) -> Tensor:

@@ -225,7 +225,7 @@ class BertModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> BertOutput:
-        """Encode a padded batch.
+        """Encode a batch that is padded on the right.
 
         input_ids (B, T) token ids; attention_mask (B, T), 1 = token, 0 = padding, default all ones;
         token_type_ids (B, T), 0 = first sentence, 1 = second, default all zeros.

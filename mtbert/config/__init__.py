@@ -3,7 +3,7 @@
 `run.py` has the fields, `checks.py` what does not fit together.
 """
 
-from mtbert.config.run import RunConfig, unknown_names
+from mtbert.config.run import RunConfig
 from mtbert.config.values import ConfigError
 
-__all__ = ["ConfigError", "RunConfig", "unknown_names"]
+__all__ = ["ConfigError", "RunConfig"]

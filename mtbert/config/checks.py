@@ -102,6 +102,8 @@ def _of_feeds(config: "RunConfig") -> Iterator[str]:
             if config.similarity == "sigmoid_cosine" and TASKS[name].kind == "similarity":
                 yield f"feeds: {feed!r}: with similarity sigmoid_cosine {name} has no head"
         fed[task].add(upstream)
+    if config.feeds and config.pos_features:
+        yield "feeds: a head that feeds others reads no part-of-speech tags; leave out feeds or pos_features"
     try:
         TopologicalSorter(fed).prepare()
     except CycleError as error:

@@ -425,23 +425,6 @@ class RunConfig(BaseModel):
         return "\n".join(f"{name}: {value}" for name, value in fields.items())
 
 
-def unknown_names(params: dict) -> str:
-    """The tasks and methods of stored parameters that are not known here, as a phrase; empty if all are known."""
-    tasks = {*params.get("tasks", ()), *params.get("score_tasks", ())}
-    if unknown := tasks - TASKS.keys():
-        named = ", ".join(unknown)
-        return f"there is no task {named} here; set MTBERT_TASKS to the folder of its file, or add it to TASKS"
-    for field, registry in REGISTRIES.items():
-        default = RunConfig.model_fields[field].default
-        names = set(str(params.get(field, default)).split("+"))
-        if unknown := names - registry.keys() - {"none", "sum", "joint"}:
-            return f"{field}: {', '.join(sorted(unknown))} is not registered here; import the file that registers it"
-    for teacher in params.get("teachers", ()):
-        if message := unknown_names(teacher):
-            return message
-    return ""
-
-
 def _explain(problem: dict) -> str:
     """A problem that pydantic found, as a user reads it."""
     key = str(problem["loc"][0]) if problem["loc"] else "configuration"

@@ -136,8 +136,10 @@ def separator_of(header: str, task: Task) -> str | None:
 
 
 def records_of(lines: Sequence[str], columns: Columns, by_line: bool = False) -> Iterator[Record]:
-    """The records of a CSV or JSON Lines file; by_line: as in `_csv_records`."""
-    return _json_records(lines, columns) if is_json(lines) else _csv_records(lines, columns, by_line)
+    """The records of a CSV or JSON Lines file; by_line: each is one line, as in the course's files."""
+    if is_json(lines):
+        return _json_records(lines, columns)
+    return _course_records(lines, columns) if by_line else _csv_records(lines, columns)
 
 
 def text_records(lines: Sequence[str], width: int) -> Iterator[Record]:
@@ -181,11 +183,24 @@ def _fault_of_json(values: dict[str, Any], task: Task) -> RowError | None:
     return None
 
 
-def _csv_records(lines: Sequence[str], columns: Columns, by_line: bool) -> Iterator[Record]:
-    """The records behind the header of a CSV file.
+def _course_records(lines: Sequence[str], columns: Columns) -> Iterator[Record]:
+    """The records behind the header of a CSV file of the course: each is one line with its end."""
+    start = 1
+    while start < len(lines):
+        fields, count, fault = _read(lines, start, columns)
+        if fault is None and (count > 1 or "\r" in lines[start]):
+            fault = RowError("row", "line break inside a quoted field")
+        if start == len(lines) - 1 and not lines[start].endswith("\n"):
+            fault = RowError("row", "the file ends inside this line: it is truncated")
+        yield Record(start + 1, fields, fault)
+        start += count
 
-    by_line: a record is one line with its end, as in the course's files. Otherwise a line behind an unbalanced quote,
-    which may close it, is not taken for a record; nor is an empty one, unless it may be an empty text.
+
+def _csv_records(lines: Sequence[str], columns: Columns) -> Iterator[Record]:
+    """The records behind the header of a CSV file of a user's own, whose quoted fields may have line breaks.
+
+    A line behind an unbalanced quote, which may close it, is not taken for a record; nor is an empty one, unless it may
+    be an empty text.
     """
     task = columns.task
     width = len(columns.names)
@@ -193,26 +208,27 @@ def _csv_records(lines: Sequence[str], columns: Columns, by_line: bool) -> Itera
     is_open = False  # a quote may be open where this line begins
     while start < len(lines):
         line = lines[start]
-        if not by_line and width > 1 and not line.strip(" \n"):
+        if width > 1 and not line.strip(" \n"):
             start += 1
             continue
-        fault = None
-        fields, count = line.split(task.separator), 1
-        if is_open and not by_line and line.count('"') % 2:
+        if is_open and line.count('"') % 2:
             fault = RowError("row", "may belong to the unbalanced quote of the line before")
+            fields, count = line.split(task.separator), 1
         else:
-            try:
-                fields, count = _record(lines, start, columns)
-            except RowError as error:
-                fault = error
-        if by_line and fault is None and (count > 1 or "\r" in line):
-            fault = RowError("row", "line break inside a quoted field")
+            fields, count, fault = _read(lines, start, columns)
         is_odd = fault is not None or (is_open and len(fields) != width)
         is_open = is_odd and task.quoting == "double"
-        if by_line and start == len(lines) - 1 and not line.endswith("\n"):
-            fault = RowError("row", "the file ends inside this line: it is truncated")
         yield Record(start + 1, fields, fault)
         start += count
+
+
+def _read(lines: Sequence[str], start: int, columns: Columns) -> tuple[list[str], int, RowError | None]:
+    """The fields of the record that begins in a line, its number of lines, and its fault; with a fault, the line's."""
+    try:
+        fields, count = _record(lines, start, columns)
+    except RowError as fault:
+        return lines[start].split(columns.task.separator), 1, fault
+    return fields, count, None
 
 
 def _record(lines: Sequence[str], start: int, columns: Columns) -> tuple[list[str], int]:

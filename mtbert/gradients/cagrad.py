@@ -17,9 +17,9 @@ def cagrad_weights(gram: Tensor, generator: torch.Generator | None = None, *, c:
     """Coefficients (T,), float64, of T times CAGrad's update in the tasks' gradients, from their Gram matrix (T, T).
 
     The update is g_0 + sqrt(phi) / |g_w| g_w with phi = c^2 |g_0|^2 and g_w = 1/T sum_i w_i g_i, where w in W minimises
-    F(w) = g_w . g_0 + sqrt(phi) |g_w|. It is g_0 where g_w is 0. T times that is the sum of the gradients at c = 0, as
-    the authors' code has it. c, in [0, 1), is how far the update may be from g_0, 0.4 in their experiments with two and
-    three tasks. Raises ValueError for another c.
+    F(w) = g_w . g_0 + sqrt(phi) |g_w|. It is g_0 where g_w is 0. T times that is the sum of the gradients at c = 0; the
+    authors' code can also divide it by 1 + c^2, which is not done here. c, in [0, 1), is how far the update may be from
+    g_0, 0.4 in their experiments with two and three tasks. Raises ValueError for another c.
     """
     if not 0 <= c < 1:
         raise ValueError(f"c is {c}; CAGrad needs 0 <= c < 1")

@@ -74,7 +74,7 @@ def gem_project(g: Tensor, M: Tensor, margin: float = 0.0) -> Tensor:
 def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor, ndarray] | None:
     """g~ and v; None where the dual is not solved or g~ violates a constraint.
 
-    gram (K + 1, K + 1) is the Gram matrix of g and the rows of M. The dual is solved for memories of length 1.
+    gram (K + 1, K + 1) is the Gram matrix of g and the rows of M.
     """
     norms = np.sqrt(gram.diagonal())
     g_norm = norms[0]
@@ -83,34 +83,42 @@ def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor
     lengths = m_norms[kept]
     A = gram[1:, 1:][np.ix_(kept, kept)]
     A = A / lengths[:, None] / lengths  # Gram matrix of the m_k / |m_k|
-    scale = max(g_norm, margin * lengths.max())
-    b = gram[0, 1:][kept] / lengths / scale  # their products with g / scale
     feasible = max(FEASIBLE, torch.finfo(g.dtype).eps)  # half precision rounds more
     projected = g
+    products = gram[0, 1:]  # of what is projected with the rows of M
+    scale = max(g_norm, margin * lengths.max())
     v = np.zeros(len(M))
     for _ in range(ATTEMPTS):
-        lowest = margin * lengths / scale
+        added = np.zeros(len(M))
         try:
-            w = _solve_dual(A, b + A @ lowest)  # what v has above the margin
+            added[kept] = _dual_weights(A, products[kept], lengths, scale, margin)
         except (RuntimeError, np.linalg.LinAlgError):
             return None
-        added = np.zeros(len(M))
-        added[kept] = margin + w * scale / lengths
         v += added
         projected = combine(np.append(1, added), projected[None], M)
-        summands = g_norm + v @ m_norms
         products, norm = _measured(projected, M)
-        if norm <= ROUNDING * summands:
+        if norm <= ROUNDING * (g_norm + v @ m_norms):
             return torch.zeros_like(g), v
         if (products >= -feasible * norm * m_norms).all():
             return projected, v
         if not math.isfinite(norm):
             return None
         # g~ is far shorter than g: what was rounding error next to g is an error next to g~. Project g~ as well.
-        b = products[kept] / lengths / norm
-        margin = 0.0
         scale = norm
+        margin = 0.0
     return None
+
+
+def _dual_weights(A: ndarray, products: ndarray, lengths: ndarray, scale: float, margin: float) -> ndarray:
+    """v (K,) >= margin: how much of each memory's gradient brings a gradient inside the constraints.
+
+    A (K, K): Gram matrix of the memories' gradients, scaled to length 1; lengths (K,): theirs before; products (K,): of
+    the gradient with them; scale: the length in units of which the dual has the gradient.
+    """
+    b = products / lengths / scale
+    lowest = margin * lengths / scale
+    w = _solve_dual(A, b + A @ lowest)  # what v has above the margin, in these units
+    return margin + w * scale / lengths
 
 
 def _measured(g: Tensor, M: Tensor) -> tuple[ndarray, float]:
@@ -151,7 +159,7 @@ def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
     check_finite(gram, ["g", "the mean of M"])
     product = gram[0, 1]  # g . g_ref
     square = gram[1, 1]  # |g_ref|^2
-    if product >= 0:
+    if product >= 0 or square == 0:  # so small that its square is 0
         return g, torch.zeros(K, dtype=torch.float64)
     factor = -product / square
     projected = combine(np.array([1, factor]), g[None], reference)

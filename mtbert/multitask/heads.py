@@ -8,6 +8,7 @@ Hadamard product, or both sentences in one sequence, heads of several layers; se
 Symbols: B batch, T tokens, d hidden size, k sequences of an example (1 or 2), D features of a head, p tag features.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -131,15 +132,15 @@ class TaskHeads(nn.Module):
         if self._is_cosine(task):
             h1, h2 = embeddings.unbind(1)  # (B, d) each
             return torch.sigmoid(F.cosine_similarity(h1, h2, dim=-1))  # 001, equation 5, without its factor 5
-        return self._logits(task, embeddings, tags, is_upstream=False)
+        return self._logits(task, embeddings, tags)
 
-    def _logits(self, task: str, embeddings: Tensor, tags: Tensor | None, is_upstream: bool) -> Tensor:
+    def _logits(self, task: str, embeddings: Tensor, tags: Tensor | None = None, is_upstream: bool = False) -> Tensor:
         """Logits of a task's head, for its own rows or, upstream, for those of a task that it feeds."""
         is_pair = embeddings.size(1) == 2
         own = pair_features(embeddings, self.config.pairs) if is_pair else embeddings[:, 0]
         if tags is not None:
             own = torch.cat((own, tags.to(own.dtype)), dim=-1)  # (B, D)
-        seen = [self._upstream(upstream, embeddings, tags) for upstream in self.upstreams.get(task, ())]
+        seen = [self._upstream(upstream, embeddings) for upstream in self.upstreams.get(task, ())]
         if task in self.attention:
             attention = self._module(f"attention.{task}", is_upstream)
             seen = [attention(own, seen)]
@@ -159,26 +160,12 @@ class TaskHeads(nn.Module):
                 weights[key] = weights[key] + offset
         return lambda *args: functional_call(module, weights, args)
 
-    def _upstream(self, upstream: str, embeddings: Tensor, tags: Tensor | None) -> Tensor:
-        """Logits of an upstream head on another task's rows: (B, classes), or (B, k classes) sentence by sentence.
-
-        A head gets as many blocks of tags as it was made for: its own sentence's, or, where a pair is one sequence,
-        the mean of both sentences' for a head of single sentences; a single sentence's block twice for a pair's head.
-        """
+    def _upstream(self, upstream: str, embeddings: Tensor) -> Tensor:
+        """Logits of an upstream head on another task's rows: (B, classes), or (B, k classes) sentence by sentence."""
         B, k, _ = embeddings.shape
-        is_for_pairs = TASKS[upstream].is_pair
-        one_by_one = k == 2 and not is_for_pairs
-        if one_by_one:
+        if k == 2 and not TASKS[upstream].is_pair:
             embeddings = embeddings.flatten(0, 1).unsqueeze(1)  # (2B, 1, d), a pair's sentences one after the other
-        if tags is not None:
-            blocks = tags.unflatten(1, (-1, TAG_COUNT))  # (B, 1 or 2, TAG_COUNT)
-            if one_by_one:
-                tags = blocks.flatten(0, 1)  # (2B, TAG_COUNT)
-            elif not is_for_pairs:
-                tags = blocks.mean(1)  # (B, TAG_COUNT)
-            elif blocks.size(1) == 1:
-                tags = tags.repeat(1, 2)  # (B, 2 TAG_COUNT)
-        logits = self._logits(upstream, embeddings, tags, is_upstream=True)
+        logits = self._logits(upstream, embeddings, is_upstream=True)
         return logits.reshape(B, -1)
 
     def _own_width(self, name: str) -> int:
@@ -229,16 +216,17 @@ class TaskHeads(nn.Module):
         They are the layer norm's parameters, those of free upstream heads, and the offsets of slow ones.
         """
         tasks = self.config.tasks
-        above = {task: all_upstream(task, self.upstreams) for task in tasks}
+        is_free = self.config.upstream == "free"
+        users: Counter[str] = Counter()  # a head's task -> the number of tasks that train its weights or offsets
+        for task in tasks:
+            users.update(all_upstream(task, self.upstreams))
+            if is_free:
+                users[task] += 1
         shared: dict[str, Tensor] = {}
         for name, parameter in self.named_parameters():
             kind, head = name.split(".")[:2]
-            if kind == "norm":
-                trained, users = parameter, len(tasks)
-            elif self.config.upstream == "free":
-                trained, users = parameter, sum(head == task or head in above[task] for task in tasks)
-            else:
-                trained, users = self.offsets.get(name), sum(head in above[task] for task in tasks)
-            if users > 1 and trained is not None:
+            trained = parameter if kind == "norm" or is_free else self.offsets.get(name)
+            count = len(tasks) if kind == "norm" else users[head]
+            if count > 1 and trained is not None:
                 shared[name] = trained
         return shared

@@ -191,14 +191,20 @@ class MultitaskBert(nn.Module):
         return parameters
 
     def own_weights(self, task: str) -> set[str]:
-        """Names in the `state_dict` that one task alone trains: its copies of levels, its adapter and its head."""
+        """Names in the `state_dict` of what one task alone has: its copies of levels, its adapter and its head."""
         own: set[nn.Parameter] = set()
         for copies in self.encoder.levels().values():
             for users, module in copies.used_by(self.run_config.tasks).items():
                 if users == (task,):
                     own.update(module.parameters())
-        parts = (f"encoder.adapters.{task}.", f"heads.by_task.{task}.", f"log_variances.{task}.")
-        return {name for name, p in self.named_parameters() if p in own or f"{name}.".startswith(parts)}
+        parts = (
+            f"encoder.adapters.{task}.",
+            f"heads.by_task.{task}.",
+            f"heads.attention.{task}.",
+            f"log_variances.{task}.",
+        )
+        values = self.state_dict(keep_vars=True)
+        return {name for name, value in values.items() if value in own or f"{name}.".startswith(parts)}
 
     def individual_copies(self) -> list[list[nn.Module]]:
         """The training tasks' copies of every individual level, for soft sharing."""
@@ -244,8 +250,10 @@ class MultitaskBert(nn.Module):
         try:
             config, sizes, tensors = read_model(folder)
             with init_empty_weights():
-                model = cls(config, BertModel(sizes))
-            model.to_empty(device="cpu").load_state_dict(tensors)
+                encoder = BertModel(sizes)
+            with torch.random.fork_rng(devices=[]):  # adapters and heads draw weights, which are replaced
+                model = cls(config, encoder)
+            model.load_state_dict(tensors, assign=True)
         except (CheckpointError, OSError, MemoryError):
             raise
         except Exception as error:  # of many types

@@ -16,7 +16,7 @@ from mtbert.bert import (
     locate,
     write_tensors,
 )
-from mtbert.config import RunConfig, unknown_names
+from mtbert.config import RunConfig
 from mtbert.data import TASKS, changed_tasks
 from mtbert.files import checksum_faults, read_json, replacing, write_checksums, write_json
 
@@ -70,14 +70,10 @@ def check_files(folder: Path) -> None:
 def read_model(folder: Path) -> tuple[RunConfig, BertConfig, dict[str, Tensor]]:
     """The configuration, the encoder's sizes and the weights.
 
-    Raises CheckpointError for names that are not known here and for tasks that were changed, other errors for what
-    this version cannot read.
+    Raises CheckpointError for tasks that were changed, other errors for names that are not known here and for what this
+    version cannot read.
     """
-    params = read_json(folder / "run_config.json")
-    unknown = unknown_names(params)
-    if unknown:
-        raise CheckpointError(f"{folder}: {unknown}")
-    config = RunConfig.from_params(params)
+    config = RunConfig.from_params(read_json(folder / "run_config.json"))
     _check_tasks(folder, config)
     tensors = load_file(folder / "model.safetensors")
     return config, BertConfig(**read_json(folder / "encoder.json")), tensors

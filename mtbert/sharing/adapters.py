@@ -28,7 +28,8 @@ class AdapterSizes:
 class Adapter(nn.Module):
     """One task's adapter in a whole encoder; its layers call the hooks on the task's rows, at every depth from 0.
 
-    A subclass has a method for each place where it works; at the others the hook is None, and the layer as it is.
+    A subclass has a method for each place where it works; at the others the hook is None, and the layer as it is. Its
+    `__init__` must not read values of tensors, as it may be called on the device meta, which has none.
     """
 
     # The attention block's output after W^O, before dropout and residual: depth, (B, T, d) -> (B, T, d).

@@ -56,9 +56,9 @@ def _check_known(tasks: Iterable[str], plan: SharingPlan) -> None:
 class SharedEncoder(nn.Module):
     """The encoder's levels, each in as many copies as its plan has groups; all copies start from the same weights.
 
-    Frozen levels take no gradient. It takes over the modules of `base` and changes them: two encoders need one each.
-    adapters: task -> its adapter. Raises PlanError for a plan of another number of layers, and for an adapter of a task
-    that the plan does not have.
+    Frozen levels take no gradient, nor does what is frozen in `base`. It takes over the modules of `base` and changes
+    them: two encoders need one each. adapters: task -> its adapter. Raises PlanError for a plan of another number of
+    layers, and for an adapter of a task that the plan does not have.
     """
 
     def __init__(self, base: BertModel, plan: SharingPlan, adapters: dict[str, Adapter]) -> None:
@@ -70,13 +70,15 @@ class SharedEncoder(nn.Module):
         _check_known(adapters, plan)
         super().__init__()
         self.config = base.config
+        self.source = base.source
         self.plan = plan
         self.embeddings = Copies(base.embeddings, plan.embeddings)
         self.layers = nn.ModuleList(map(Copies, base.layers, plan.layers))
         self.poolers = Copies(base.pooler, plan.pooler)
         self.adapters = nn.ModuleDict(adapters)
         for copies in self.levels().values():
-            copies.requires_grad_(not copies.level.is_frozen)
+            if copies.level.is_frozen:
+                copies.requires_grad_(False)
 
     def forward(self, batches: dict[str, Batch], prefix: States | None = None) -> States:
         """Hidden states of the last layer, task -> (B, T, d); the tasks' batches may differ in B and T.
@@ -180,6 +182,7 @@ class SharedEncoder(nn.Module):
         _check_known([task], self.plan)
         with init_empty_weights():
             model = BertModel(self.config)
+        model.source = self.source
         model.embeddings = self.embeddings.of(task)
         model.layers = nn.ModuleList(copies.of(task) for copies in self.layers)
         model.pooler = self.poolers.of(task)

@@ -352,21 +352,22 @@ class _Run:
         self, model: MultitaskBert, scores: dict[str, float], predictions: Predictions, state: _RunProgress
     ) -> None:
         """Note which scores, "overall" and of each task, are the best so far; keep the weights as `keep` says."""
-        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         for name, score in scores.items():
             best = state.best.get(name)
             is_better = best is None or math.isnan(best["score"]) or score > best["score"]
             if not is_better:
                 continue
             state.best[name] = {"score": score, "step": state.step}
-            if name in predictions:
-                predicted = predictions[name]["predicted"].to_numpy()
-                state.best[name]["predicted"] = torch.tensor(predicted)
-            if self.config.keep == ("best" if name == "overall" else "best_per_task"):
-                names = trained
-                if name != "overall" and state.kept:
-                    names = trained & model.own_weights(name)
-                state.kept |= {key: weight.clone() for key, weight in model.state_dict().items() if key in names}
+            if name == "overall":
+                is_kept = self.config.keep == "best"
+            else:
+                state.best[name]["predicted"] = torch.tensor(predictions[name]["predicted"].to_numpy())
+                is_kept = self.config.keep == "best_per_task"
+            if is_kept:
+                names = _changing(model)
+                if name != "overall" and state.kept:  # at the first of all points all of them
+                    names &= model.own_weights(name)
+                state.kept |= {key: value.clone() for key, value in model.state_dict().items() if key in names}
 
     def keeps_last_step(self, state: _RunProgress) -> bool:
         """Whether the kept model is the one that the last step left."""
@@ -421,6 +422,16 @@ def dev_passes(config: RunConfig, task: str, rows: int, points: int) -> float:
     if config.keep != "last" or config.pretrain in ("after", "both"):
         passes += 1  # the kept model is not that of the last step
     return passes
+
+
+def _changing(model: MultitaskBert) -> set[str]:
+    """The names in the `state_dict` of what training changes: weights that are trained, and buffers."""
+    names = set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        is_buffer = not isinstance(value, torch.nn.Parameter)
+        if is_buffer or value.requires_grad:
+            names.add(name)
+    return names
 
 
 def _mean_loss_of(task: str, losses: list[Losses]) -> float:

@@ -194,29 +194,36 @@ class Trainer:
 
         The tasks' own parameters keep their own gradient.
         """
-        config = self.config
         remembered = self._remembered(number, rows)
         memories = self._extra_gradients(number, remembered) if remembered else None
         losses, G, uses = self._compute("by task", self._by_task, number, rows)
-        is_read = not self.is_on_gpu or config.gradients != "pcgrad"  # PCGrad lets no GPU wait
-        if is_read and not _are_finite(losses):
+        if self._host_reads and not _are_finite(losses):
             return losses  # nothing can be projected; the caller stops
         if self._is_recorded(number):
             self._record(number, G, list(rows))
+        g = self._combined(number, G, list(rows))
         used = uses.any(0)
-        if config.gradients in WEIGHTS:  # PCGrad, CAGrad: weights that the Gram matrix gives
-            generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
-            gram = gram_matrix(G)
-            if is_read:
-                check_finite(gram, list(rows))
-            weights = WEIGHTS[config.gradients](gram, generator, **config.gradient_options)
-            g = combine(weights, G)
-        else:
-            g = G.sum(0) if len(G) > 1 else G[0]
         if memories is not None:
             g, used = self._projected(g, used, list(remembered), *memories)
         self.shared.put(g, used)
         return losses
+
+    @property
+    def _host_reads(self) -> bool:
+        """Whether the host reads numbers within a step: on a GPU it would wait for them, and PCGrad needs none."""
+        return not self.is_on_gpu or self.config.gradients != "pcgrad"
+
+    def _combined(self, number: int, G: Tensor, tasks: list[str]) -> Tensor:
+        """The gradient (P,) of a step from its tasks' G (T, P): PCGrad and CAGrad weight them, others add them up."""
+        config = self.config
+        if config.gradients not in WEIGHTS:
+            return G.sum(0) if len(G) > 1 else G[0]
+        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
+        gram = gram_matrix(G)
+        if self._host_reads:
+            check_finite(gram, tasks)
+        weights = WEIGHTS[config.gradients](gram, generator, **config.gradient_options)
+        return combine(weights, G)
 
     def _by_task(self, number: int, rows: Rows, length: int | None) -> Gradients:
         """Each task's loss, its gradient of the shared parameters, and which of these it used."""
@@ -249,7 +256,7 @@ class Trainer:
         except GradientError:
             check_finite(gram_matrix(g[None], M), ["this step", *(f"the memory of {task}" for task in remembered)])
             raise
-        is_active = v != 0
+        is_active = v.cpu() != 0
         self.projection = _Projection(M, is_active=bool(is_active.any()))
         return g, used | memory_used[is_active].any(0)
 

@@ -17,6 +17,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, FlatSequences, TokenizedTable, pos_features, tokenize
 from mtbert.multitask import MultitaskBert, autocast, in_order, predict
 from mtbert.runtime import pick_device
+from mtbert.training.checkpoint import TrainingError
 from mtbert.training.frozen_features import TokenStates, embeddings_of_all_rows
 from mtbert.training.task_order import Rows
 
@@ -95,11 +96,19 @@ class TaskData:
         return in_order(_in_batches(model, self, rows, compute))
 
     def predictions(self, model: MultitaskBert, split: str, rows: ndarray | None = None) -> pd.DataFrame:
-        """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all."""
+        """task, split, id, label (where there is one), predicted, confidence: a row an example, by default all.
+
+        Raises TrainingError if the model's outputs are not finite.
+        """
         table = self.table
         if rows is not None:
             table = table.iloc[rows].reset_index(drop=True)
-        predicted, confidence = predict(TASKS[self.task], self.logits(model, rows))
+        logits = self.logits(model, rows)
+        if not logits.isfinite().all():
+            raise TrainingError(
+                f"the model's outputs for {self.task} are not finite; a lower learning_rate, or max_grad_norm, may help"
+            )
+        predicted, confidence = predict(TASKS[self.task], logits)
         result = pd.DataFrame({"task": self.task, "split": split, "id": table["id"]})
         if self.labels is not None:
             result["label"] = table["label"]

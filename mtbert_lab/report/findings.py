@@ -136,7 +136,7 @@ def recommendation() -> str:
     few = gains.pop("few")
     leave = tell(
         "With three tasks **we saw no reason** for PALs and other adapters, nor for PCGrad, CAGrad, GEM and A-GEM "
-        "where every step has all tasks, though most differences on tasks have too few runs to tell.",
+        "where every step has all tasks. Most differences on tasks have too few runs to tell.",
         few=fact("most" if 2 * few > gains["count"] else "some", "most"),
         **gains,
     )
@@ -396,7 +396,7 @@ def _claims_checked() -> str:
         "Our runs check {count} findings. They reproduce {reproduced} and contradict {contradicted}: *the best PALs "
         "stay below the best model without* (with other samplers) and *deeper heads help* (by less than the margin, "
         "where a pair is one sequence). For {equal} the difference is shown not to matter, {few} have too few runs to "
-        "tell, and {waiting} wait.",
+        "tell; another {waiting} wait.",
         both=fact(checked["names"], CONTRADICTED_CLAIMS),
         **checked,
     )

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock
 
-from mtbert.config import RunConfig, unknown_names
+from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, changed_tasks
 from mtbert.files import CHECKSUMS, checksum_faults, flush, write_checksums
 from mtbert_lab.hints import for_command_line
@@ -41,7 +41,7 @@ REMEDY = "restore it from a backup or git, or delete the run's folder and train 
 
 
 class UnknownName(StoreError):
-    """A run of a task, or with registered code, that is not known here."""
+    """A run of a task, with registered code or with a field that is not known here."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"{folder}: {reason}")
@@ -191,7 +191,9 @@ def _read_content(folder: Path) -> dict:
         _check_sums(folder)
         content = json.loads(path.read_text(encoding="utf8"))
         _check_content(content, folder)
-        return content | {"config": RunConfig.from_params(content["config"])}
+        config = _read_config(content["config"], folder)
+        _check_tasks(content.get("tasks", {}), folder)
+        return content | {"config": config}
     except StoreError:
         raise
     except OSError as error:
@@ -212,14 +214,23 @@ def _check_sums(folder: Path) -> None:
 
 
 def _check_content(content: dict, folder: Path) -> None:
-    """Raises ValueError or StoreError unless run.json is complete, of this folder, and about tasks as they are here."""
+    """Raises ValueError unless run.json is complete and of this folder."""
     if missing := NEEDED - content.keys():
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
     if content["run_id"] != folder.name:
         raise ValueError(f"it is of run {content['run_id']!r}")
-    if unknown := unknown_names(content["config"]):
-        raise UnknownName(folder, unknown)
-    if changed := changed_tasks(content.get("tasks", {})):
+
+
+def _read_config(params: dict, folder: Path) -> RunConfig:
+    try:
+        return RunConfig.from_params(params)
+    except ConfigError as error:  # the checksums are right, so it was written where the names are known
+        raise UnknownName(folder, str(error)) from error
+
+
+def _check_tasks(tasks: dict[str, dict], folder: Path) -> None:
+    """Raises StoreError unless the tasks of a run are as they are here."""
+    if changed := changed_tasks(tasks):
         raise StoreError(
             f"{folder}: the run was trained with other tasks than those here: {changed}; restore the file of the "
             "task, or give the changed task another name"

@@ -39,14 +39,11 @@ def load_model(
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config
     needs_folder = model.tokenizer_source == config.encoder and config.encoder not in NAMED_ENCODERS
-    if needs_folder and not run_id.startswith(config.digest):
+    if (needs_folder or config.own_code) and not run_id.startswith(config.digest):
+        needed = [f"encoder {config.encoder}"] if needs_folder else []
+        needed += [f"code of {name}" for name in config.own_code]
         raise CheckpointError(
-            f"{run_id}: the model was saved without a tokenizer, and the encoder {config.encoder} is not the one that "
-            "it was trained from; restore the encoder's files, or train the run again"
-        )
-    if config.own_code and not run_id.startswith(config.digest):
-        raise CheckpointError(
-            f"{run_id}: was trained with other code of {', '.join(config.own_code)} than is registered here, or with "
-            f"another encoder in {config.encoder}; restore the code, or train the run anew, which gives it another id"
+            f"{run_id}: was trained with another {' or '.join(needed)} than is here; restore it, or train the run "
+            "anew, which gives it another id"
         )
     return model

@@ -47,11 +47,6 @@ def test_the_medians_their_ratio_and_the_range_of_the_pairs():
     assert (row["peer"], row["size"], row["unit"], row["repeats"]) == ("p", "s", "ms", 3)
 
 
-def test_without_a_peer_the_interval_is_that_of_the_measurements():
-    [row], _ = harness.compare(Contest("s", costs(1, 2, 6), unit="MiB"), 3)
-    assert (row["peer"], row["ours"], row["low"], row["high"]) == ("", 2, 1, 6) and "ratio" not in row
-
-
 def test_the_time_of_a_call_is_per_unit_of_work(monkeypatch):
     calls = []  # each takes 20 ms of the clock
     monkeypatch.setattr(harness, "Timer", partial(harness.Timer, timer=lambda: 0.02 * len(calls)))

@@ -10,7 +10,7 @@ from mtbert import optim
 from mtbert.bert import cpu_ops as fast
 from mtbert.bert import model as bert
 from mtbert.bert.batch import Batch
-from mtbert.bert.cpu_ops import Dropout, Linear, attend, dropout, keep_mask
+from mtbert.bert.cpu_ops import Dropout, Linear, attend, dropout, keep_mask, linear
 from mtbert.bert.model import BertLayer
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
@@ -115,6 +115,28 @@ def test_the_gradient_passes_where_the_value_passed():
     y = dropout(x, 0.4)
     y.sum().backward()
     torch.testing.assert_close(x.grad, torch.where(y == 0, 0.0, (y / x).detach()))
+
+
+def by_ours(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(1)  # one mask in every call
+    hidden = linear(x, torch.linspace(-1, 1, 12).view(4, 3), torch.ones(4))
+    return dropout(hidden.sin(), 0.5).square().sum()
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+def test_second_derivatives_and_torch_func(onednn, monkeypatch):
+    """As those of torch's own operations; the first derivative of a sum of squares is a step there and back."""
+    monkeypatch.setattr(fast, "ONEDNN", onednn and fast.HAS_PRODUCT)
+    x = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_()
+    [first] = torch.autograd.grad(by_ours(x), x, create_graph=True)
+    [second] = torch.autograd.grad(first.square().sum(), x)
+    torch.testing.assert_close(torch.func.grad(by_ours)(x.detach()), first.detach())
+    torch.testing.assert_close(
+        torch.func.grad(lambda x: torch.func.grad(by_ours)(x).square().sum())(x.detach()), second
+    )
+    h = 1e-2 * torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    up, down = (torch.func.grad(by_ours)(x.detach() + step).square().sum() for step in (h, -h))
+    assert float(up - down) / 2 == pytest.approx(float((second * h).sum()), rel=0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -386,7 +386,9 @@ def test_agem_by_hand():
     projected, v = agem(g, M)
     torch.testing.assert_close(projected, torch.tensor([-2.0, 2.0]))
     torch.testing.assert_close(v, torch.tensor([0.5, 0.5]).double())
-    for kept, memories in ((torch.tensor([-1.0, 3.0]), M), (torch.tensor([-1.0, 1.0]), M), (g, 0 * M)):
+    tiny = torch.tensor([[1e-163, -1e-163]] * 2, dtype=torch.float64)  # their squares are 0
+    zero = (g, 0 * M)
+    for kept, memories in ((torch.tensor([-1.0, 3.0]), M), (torch.tensor([-1.0, 1.0]), M), zero, (g.double(), tiny)):
         projected, v = agem(kept, memories)
         assert torch.equal(projected, kept) and v.tolist() == [0, 0]
 

@@ -70,7 +70,7 @@ def test_code_of_ones_own_is_imported_for_a_command(
     assert mtbert("runs", "--grid", "other.yaml").stdout.startswith("0 runs")
     assert "cubes" not in caplog.text, "another grid's concern"
     mtbert("runs")
-    assert "sampling: cubes is not registered here; --import FILE.py" in caplog.text
+    assert "sampling: 'cubes' is not known; --import FILE.py" in caplog.text
     caplog.clear()
 
     monkeypatch.setattr("mtbert_lab.own_code.imported", [])

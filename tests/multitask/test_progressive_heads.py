@@ -7,7 +7,7 @@ import torch
 
 from mtbert.config import RunConfig
 from mtbert.data.tasks import TASKS
-from mtbert.multitask.heads import TAG_COUNT, TaskHeads, pair_features
+from mtbert.multitask.heads import TaskHeads, pair_features
 from mtbert.multitask.progressive_heads import UpstreamAttention, all_upstream, upstream_tasks
 
 TASK_NAMES = ("sst", "quora", "sts")
@@ -74,30 +74,6 @@ def test_values_where_sentences_are_encoded_apart():
     torch.testing.assert_close(heads("quora", e), quora[:, 0])
     torch.testing.assert_close(heads("sts", e), head["sts"](torch.cat((x, quora, each), 1)))
     torch.testing.assert_close(heads("sst", e[:, :1]), sst(first))
-
-
-@torch.no_grad()
-def test_every_head_gets_the_tags_that_it_was_made_for():
-    tags = torch.rand(B, 2 * TAG_COUNT)
-    first, second = tags[:, :TAG_COUNT], tags[:, TAG_COUNT:]
-
-    joint, e = build(pos_features=True, feeds=("sst>sts",)), embeddings_of("sts", "joint")
-    sst = joint.by_task["sst"](torch.cat((e[:, 0], (first + second) / 2), 1))
-    torch.testing.assert_close(joint("sts", e, tags), joint.by_task["sts"](torch.cat((e[:, 0], tags, sst), 1)))
-
-    apart, e = build(pos_features=True, feeds=("sst>sts",), pairs="sum"), embeddings_of("sts", "sum")
-    each = [apart.by_task["sst"](torch.cat((e[:, i], block), 1)) for i, block in enumerate((first, second))]
-    features = torch.cat((e.sum(1), tags, *each), 1)
-    torch.testing.assert_close(apart("sts", e, tags), apart.by_task["sts"](features))
-
-    back, e = build(pos_features=True, feeds=("quora>sst",)), embeddings_of("sst", "joint")
-    quora = back.by_task["quora"](torch.cat((e[:, 0], first, first), 1))[:, None]
-    torch.testing.assert_close(back("sst", e, first), back.by_task["sst"](torch.cat((e[:, 0], first, quora), 1)))
-
-    chain, e = build(pos_features=True), embeddings_of("sts", "joint")
-    sst = chain.by_task["sst"](torch.cat((e[:, 0], (first + second) / 2), 1))
-    quora = chain.by_task["quora"](torch.cat((e[:, 0], tags, sst), 1))[:, None]
-    torch.testing.assert_close(chain("sts", e, tags), chain.by_task["sts"](torch.cat((e[:, 0], tags, sst, quora), 1)))
 
 
 @JOINT_OR_APART

@@ -219,6 +219,22 @@ def test_task_encoder_is_the_tasks_way_through_the_plan(task, tmp_path):
     assert torch.equal(again.pooler.weight, plain.pooler.weight)
 
 
+def test_a_task_encoder_is_saved_with_the_tokenizer_of_its_checkpoint(tiny_encoder, tmp_path):
+    base = BertModel.from_pretrained(tiny_encoder)
+    plan = SharingPlan.parse("S1 I1", THREE, len(base.layers))
+    SharedEncoder(base, plan, {}).task_encoder("sts").save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer.json").exists()
+
+
+def test_what_is_frozen_before_stays_frozen():
+    config = BertConfig(vocab_size=50, hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+    base = BertModel(config)
+    base.embeddings.requires_grad_(False)
+    encoder = SharedEncoder(base, SharingPlan.parse("S1 I1", THREE, 2), {})
+    trained = {name for name, p in encoder.named_parameters() if p.requires_grad}
+    assert {name.split(".")[0] for name in trained} == {"layers", "poolers"}
+
+
 def test_task_encoder_leaves_frozen_levels_without_dropout():
     encoder = encoder_of("F2 S2", THREE).train()
     encoder.task_encoder("sst")

@@ -92,6 +92,7 @@ def params_of(random: Random) -> dict:
             if not one_sentence and not {upstream, task} & headless and coin():
                 params["feeds"].append(f"{upstream}>{task}")
     if params["feeds"]:
+        params["pos_features"] = False
         params |= dict(upstream=pick(["frozen", "slow", "free"]), combine=pick(["concat", "attention"]))
     if params["adapter"] != "none":
         params |= dict(adapter_size=8, adapter_heads=2)

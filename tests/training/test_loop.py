@@ -172,6 +172,13 @@ def test_a_learning_rate_that_explodes_is_noticed(run, tiny_config, layer_decay)
         run(tiny_config.but(learning_rate=1e30, schedule="none", layer_decay=layer_decay))
 
 
+def test_a_last_step_that_breaks_the_model_is_noticed(run, tiny_config):
+    """No loss is computed after it."""
+    config = tiny_config.but(tasks=("sst",), learning_rate=1e30, schedule="none", epochs=1, steps_per_epoch=1)
+    with pytest.raises(TrainingError, match="the model's outputs for sst are not finite"):
+        run(config)
+
+
 def test_kept_features_train_as_fresh_ones_do(run, tiny_config, monkeypatch):
     config = tiny_config.but(frozen=True, tasks=("sts",), pairs="sum", epochs=3, head_dropout=0.0, learning_rate=0.01)
     kept = run(config)

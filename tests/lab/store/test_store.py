@@ -388,9 +388,9 @@ def test_all_runs_with_unknown_names_are_left_out_and_one_warning(config, course
     with caplog.at_level(logging.WARNING):
         assert list_runs()["run id"].tolist() == [known.run_id]
     [record] = caplog.records
-    assert " and 1 more: there is no task topics here" in record.message
-    assert f"{run.run_id}: adapter: mine is not registered here; --import FILE.py runs the code" in record.message
-    with pytest.raises(StoreError, match="adapter: mine is not registered here"):
+    assert " and 1 more: tasks: 'topics' is not known; MTBERT_TASKS names" in record.message
+    assert f"{run.run_id}: adapter: 'mine' is not known; --import FILE.py runs your own" in record.message
+    with pytest.raises(StoreError, match="adapter: 'mine' is not known"):
         read_run(path.parent)
 
 
@@ -428,7 +428,7 @@ def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, 
     assert first.run_id == as_before.run_id != changed.run_id
     assert not first.predictions["confidence"].equals(changed.predictions["confidence"])
     assert load_model(first.run_id)
-    with pytest.raises(CheckpointError, match="other code of adapter mine than is registered here"):
+    with pytest.raises(CheckpointError, match="another code of adapter mine than is here"):
         load_model(changed.run_id)
 
 
