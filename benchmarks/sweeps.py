@@ -20,7 +20,7 @@ from mtbert.config import RunConfig
 from mtbert.training import Stop
 from mtbert_lab import sweep
 from mtbert_lab.paths import stores
-from mtbert_lab.store import read_corpus, read_run, run_folder, train_once
+from mtbert_lab.store import Training, read_corpus, read_run, run_folder
 from mtbert_lab.sweep import SweepRun
 
 WARM_UP = 3  # runs of each process
@@ -82,5 +82,5 @@ def _runs(number: int, first: int = 0) -> list[SweepRun]:
 def _train_alone(chosen: Sequence[SweepRun]) -> None:
     """What a worker does, one run after another."""
     for run in chosen:
-        train_once(run.config, read_corpus(run.config), stores(), "cpu", progress=False)
+        Training(stores(), device="cpu", progress=False).once(run.config, read_corpus(run.config))
         read_run(run_folder(run.run_id), run.config).score()

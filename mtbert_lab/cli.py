@@ -2,6 +2,8 @@
 
 import csv
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mtbert.multitask import MultitaskBert
-    from mtbert_lab.sweep import SweepRun
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,10 +33,11 @@ ANOTHER = "name another folder"  # the remedy where a command names one
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 
 
-def _import_files(files: list[Path] | None) -> None:
+def _import_files(files: list[Path] | None) -> list[Path] | None:
     from mtbert_lab.own_code import import_files
 
     import_files(files or ())
+    return files
 
 
 Imports = Annotated[
@@ -185,7 +187,7 @@ def show_cache(
         count, freed = remove_unused(days)
         if freed:
             what = f"{count} files that nobody has read for {days:g} days, and what killed processes left"
-            typer.echo(f"removed: {what}, {freed / 1000:.3f} GB")
+            typer.echo(f"removed: {what}, {freed / GB:.3f} GB")
         for run_id, size in clear_models(limit * GB).items():
             typer.echo(f"removed: the model of {run_id}, {size / GB:.3f} GB")
     found = cache_contents()
@@ -246,43 +248,43 @@ def train(
     if not dry_run and find_spec("distributed") is None:
         raise ModuleNotFoundError(name="distributed")
     runs = sweep.look_up(pairs, data, accept_rejects)
-    place = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
+    kind = pick_device("auto" if scheduler else device).type  # a cluster's devices are not here
     missing = [run for run in runs if not run.is_stored]
     if missing and not dry_run:
         check_writable(results_dir(), size=RUN_SIZE)
+        if not scheduler:
+            check_writable(cache_dir() / "models")
     at_once = max(1, min(workers, len(missing)))
     threads = threads or (1 if scheduler else max(1, torch.get_num_threads() // at_once))
-    if missing and not (dry_run or scheduler):
-        check_writable(cache_dir() / "models")
     # On one worker, or with a worker for each run, the order does not change when the last run ends.
     order_counts = len(missing) > 1 if scheduler else 1 < workers < len(missing)
     by_length = order_counts and not in_order
     if dry_run or by_length:
         from mtbert_lab.cost import predict_runs
 
-        missing = predict_runs(missing, place, threads, data, with_memory=dry_run)
+        missing = predict_runs(missing, kind, threads, data, with_memory=dry_run)
     if by_length:
         missing = sweep.longest_first(missing)
     runs = missing + [run for run in runs if run.is_stored]
     if dry_run:
         typer.echo(sweep.describe(runs, None if scheduler else workers))
-    else:
-        _train_on_workers(runs, workers, threads, data, device, scheduler)
-
-
-def _train_on_workers(runs: "list[SweepRun]", *how: object) -> None:
-    """`train_missing` with these arguments; its failures and a signal end the command with a message and their code."""
-    from mtbert_lab import sweep
-
-    try:
-        failed = sweep.train_missing(runs, *how)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        typer.echo(str(stop) or "stopped at once", err=True)
-        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
+        return
+    with _ends_with_its_code():
+        failed = sweep.train_missing(runs, workers, threads, data, device, scheduler)
     if failed:
         reasons = [f"{run}: {why}" for run, why in failed.items()]
         typer.echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *reasons]), err=True)
         raise typer.Exit(1)
+
+
+@contextmanager
+def _ends_with_its_code() -> Iterator[None]:
+    """SIGINT or SIGTERM within this context ends the command with a message and the code that shells give it."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        typer.echo(str(stop) or "stopped at once", err=True)
+        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
 
 
 @app.command()

@@ -13,7 +13,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -35,13 +35,14 @@ from mtbert_lab.store import (
     is_done,
     read_run,
     run_folder,
-    run_id_of,
     teacher_outputs,
     update_tables,
 )
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+    from mtbert_lab.workers import Outcome
 
 log = logging.getLogger(__name__)
 RETRIES = 2  # of a run that fails by chance, see above
@@ -89,25 +90,19 @@ def look_up(
     to_do = [(name, config, False) for name, config in runs]
     for name, config, needs_model in to_do:  # grows by the teachers
         try:
-            corpus = corpora(config)
-            run_id = run_id_of(config, corpus)
-            if run_id in found:
-                if fields := _fields_that_differ(config, found[run_id].config):
-                    same = f"{name} is the same run as {found[run_id].name}, whatever it says of {', '.join(fields)}"
-                    idle[same] = None
-                if found[run_id].needs_model or not needs_model:
+            known = found.get(corpora.run_id(config))
+            if known:
+                if fields := _fields_that_differ(config, known.config):
+                    idle[f"{name} is the same run as {known.name}, whatever it says of {', '.join(fields)}"] = None
+                if known.needs_model or not needs_model:
                     continue
-                name = found[run_id].name
-            run = SweepRun(name, config, run_id, is_done(run_id, stores(), needs_model), needs_model=needs_model)
-            if run.is_stored:
-                read_run(run_folder(run_id, stores()), config)  # raises StoreError for a damaged one
-            else:
-                run = replace(run, missing_teachers=tuple(teacher_outputs(config, corpus, corpora, stores()).missing()))
-                to_do += [(f"teacher of {name}", teacher, True) for teacher in run.missing_teachers]
-                if config.but(seed=1) not in checked:
-                    checked.add(config.but(seed=1))
-                    _check_start(config, corpus, accept_rejects)
-            found[run_id] = run
+                name = known.name
+            run = _inspect(name, config, corpora, needs_model)
+            to_do += [(f"teacher of {name}", teacher, True) for teacher in run.missing_teachers]
+            if not run.is_stored and config.but(seed=1) not in checked:
+                checked.add(config.but(seed=1))
+                _check_start(config, corpora(config), accept_rejects)
+            found[run.run_id] = run
         except ValueError as error:
             errors.setdefault(str(error), {})[name] = None
     for text in idle:
@@ -116,6 +111,17 @@ def look_up(
         lines = [f"{', '.join(names)}: {error}" for error, names in errors.items()]
         raise ConfigError("\n".join(lines))
     return sorted(found.values(), key=lambda run: generation(run.config))
+
+
+def _inspect(name: str, config: RunConfig, corpora: Corpora, needs_model: bool) -> SweepRun:
+    """A run with its id, whether it is stored, and the teachers that are missing; StoreError for a damaged one."""
+    run_id = corpora.run_id(config)
+    run = SweepRun(name, config, run_id, is_done(run_id, stores(), needs_model), needs_model=needs_model)
+    if run.is_stored:
+        read_run(run_folder(run_id, stores()), config)  # raises StoreError
+        return run
+    outputs = teacher_outputs(config, corpora(config), corpora, stores())
+    return replace(run, missing_teachers=tuple(outputs.missing()))
 
 
 def _fields_that_differ(first: RunConfig, second: RunConfig) -> list[str]:
@@ -224,50 +230,66 @@ def train_on(
 
     On a terminal a bar counts the runs and shows the steps of each; in a log file a line a minute says what is trained.
     """
-    from mtbert_lab.workers import Sweep, train_run
+    from mtbert_lab.workers import Sweep
 
     sweep = f"mtbert-{client.id}"
     client.register_plugin(Sweep(sweep, threads, data, stores(), device), sweep)
     status = Status(client, runs, device)
     for topic in (sweep, "all"):  # messages of the workers and of the scheduler
         client.subscribe_topic(topic, status.note)
-    resources = {"GPU": 1} if device.startswith("cuda") else None
-    numbers = count()
-
-    def submit(run: SweepRun, pause: float) -> "Future":
-        """Append a run to the queue of the workers. pause: seconds that the worker waits before it begins."""
-        number = next(numbers)
-        return client.submit(
-            train_run,
-            *(sweep, run.run_id, run.config, run.needs_model, pause),
-            key=(sweep, run.run_id, number),  # a group of tasks by its first part: many wait at the scheduler
-            priority=-number,
-            retries=RETRIES,
-            resources=resources,
-        )
-
-    waiting = {submit(run, 0.0): run for run in runs}
+    queue = Queue(client, sweep, device)
+    for run in runs:
+        queue.put(run)
     failed: dict[SweepRun, str] = {}
     with tqdm(total=len(runs), desc="runs", unit="run", leave=False, disable=None) as bar:
-        while waiting and stop.number is None:
-            for future in [future for future in waiting if future.done()]:
-                run = waiting.pop(future)
-                state, value, minutes = _outcome(future)
-                if state in ("busy", "stopped"):  # another process trains it; its worker closes
-                    waiting[submit(run, BUSY_SECONDS)] = run
+        while queue.waiting and stop.number is None:
+            for run, outcome in queue.ended():
+                if outcome.state in ("busy", "stopped"):  # another process trains it; its worker closes
+                    queue.put(run, BUSY_SECONDS)
                     continue
-                if state == "failed":
-                    failed[run] = value
-                status.end(run, minutes if state == "trained" else None)
+                if outcome.state == "failed":
+                    failed[run] = outcome.text
+                status.end(run, outcome.minutes if outcome.state == "trained" else None)
                 bar.update()
-                ended = len(runs) - len(waiting)
-                rest = status.left() if waiting else ""
-                _say(f"[{ended} of {len(runs)}] {_line(run, state, value, minutes)}{rest}")
+                ended = len(runs) - len(queue.waiting)
+                rest = status.left() if queue.waiting else ""
+                _say(f"[{ended} of {len(runs)}] {_line(run, outcome)}{rest}")
             status.tell(bar)
             time.sleep(POLL)
     client.unsubscribe_topic("all")  # the workers end now, and none is lost
-    _end(client, sweep, waiting)
+    _end(client, sweep, queue.waiting)
     return failed
+
+
+class Queue:
+    """The runs of a sweep that wait for a worker or are trained by one."""
+
+    def __init__(self, client: "Client", sweep: str, device: str) -> None:
+        self.client = client
+        self.sweep = sweep
+        self.resources = {"GPU": 1} if device.startswith("cuda") else None
+        self.waiting: dict[Future, SweepRun] = {}
+        self.numbers = count()
+
+    def put(self, run: SweepRun, pause: float = 0.0) -> None:
+        """Append a run. pause: seconds that its worker waits before it begins."""
+        from mtbert_lab.workers import train_run
+
+        number = next(self.numbers)
+        future = self.client.submit(
+            train_run,
+            *(self.sweep, run.run_id, run.config, run.needs_model, pause),
+            key=(self.sweep, run.run_id, number),  # a group of tasks by its first part: many wait at the scheduler
+            priority=-number,
+            retries=RETRIES,
+            resources=self.resources,
+        )
+        self.waiting[future] = run
+
+    def ended(self) -> "Iterator[tuple[SweepRun, Outcome]]":
+        """Take out the runs that have ended. Raises SweepError if the scheduler has lost one."""
+        for future in [future for future in self.waiting if future.done()]:
+            yield self.waiting.pop(future), _outcome(future)
 
 
 def _say(text: str) -> None:
@@ -277,24 +299,26 @@ def _say(text: str) -> None:
         sys.stdout.flush()
 
 
-def _outcome(future: "Future") -> tuple[str, str, float]:
+def _outcome(future: "Future") -> "Outcome":
     """The result of `workers.train_run`. Raises SweepError if the scheduler has lost it."""
+    from mtbert_lab.workers import Outcome
+
     if future.status == "error":
         error = future.exception()
         frames = traceback.extract_tb(future.traceback())
         first, *rest = f"{type(error).__name__}: {error}".splitlines()
         if frames:
             first += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-        return "failed", "\n".join([first, *rest, *traceback.format_list(frames)]), 0.0
+        return Outcome("failed", "\n".join([first, *rest, *traceback.format_list(frames)]))
     if future.status != "finished":
         raise SweepError("the scheduler was lost; the same command goes on from the checkpoints")
     return future.result()
 
 
-def _line(run: SweepRun, state: str, value: str, minutes: float) -> str:
+def _line(run: SweepRun, outcome: "Outcome") -> str:
     """A run that has ended, with its score or its error, as a line of text."""
-    what = f"failed: {value.splitlines()[0]}" if state == "failed" else value
-    spent = "stored by another" if state == "stored" else f"{minutes:.1f} min"
+    what = f"failed: {outcome.text.splitlines()[0]}" if outcome.state == "failed" else outcome.text
+    spent = "stored by another" if outcome.state == "stored" else f"{outcome.minutes:.1f} min"
     return f"{run}: {what} ({run.run_id}, {spent})"
 
 
@@ -307,17 +331,29 @@ def _end(client: "Client", sweep: str, futures: "Iterable[Future]") -> None:
         wait(list(futures), timeout=GRACE)
 
 
+@dataclass
+class Progress:
+    """How far a run of a sweep is."""
+
+    run: SweepRun
+    state: str = ""  # what its worker said last; empty before it has begun
+    minutes: float | None = None  # that it took, or is expected to take where it is trained
+    end: float | None = None  # by the clock, of a run that has done a step
+    has_ended: bool = False
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether its time says nothing about the other runs: it failed, or another process has stored it."""
+        return self.has_ended and self.minutes is None
+
+
 class Status:
     """How far the runs of a sweep are, from what their workers report and from the runs that have ended."""
 
     def __init__(self, client: "Client", runs: Sequence[SweepRun], device: str) -> None:
         self.client = client
         self.device = device
-        self.runs = list(runs)  # without those whose time says nothing about the others
-        self.names = {run.run_id: str(run) for run in runs}  # of those that have not ended
-        self.states: dict[str, str] = {}  # run id -> how far a run is
-        self.minutes: dict[str, float] = {}  # run id -> taken by a run that has ended, expected of one that is trained
-        self.ends: dict[str, float] = {}  # run id -> by the clock, of runs that have done a step
+        self.progress = {run.run_id: Progress(run) for run in runs}
         self.next_line = time.monotonic() + NEWS_SECONDS
 
     def note(self, event: tuple[float, dict]) -> None:
@@ -325,30 +361,28 @@ class Status:
         _, message = event
         if message.get("action") == "remove-worker":
             log.warning("worker %s is lost; its run goes on elsewhere from its checkpoint", message["worker"])
-        run_id = message.get("run_id")
-        if run_id in self.names:
-            self.states[run_id] = f"{self.names[run_id]} ({run_id}) {message['state']}"
+        progress = self.progress.get(message.get("run_id"))
+        if progress and not progress.has_ended:
+            progress.state = message["state"]
             if message["minutes"] is not None:
-                self.minutes[run_id] = message["minutes"]
-                self.ends[run_id] = time.monotonic() + 60 * message["left"]
+                progress.minutes = message["minutes"]
+                progress.end = time.monotonic() + 60 * message["left"]
 
     def end(self, run: SweepRun, minutes: float | None) -> None:
         """Note that a run has ended. minutes: that it took; None where they say nothing about the other runs."""
-        del self.names[run.run_id]
-        self.states.pop(run.run_id, None)
-        self.minutes.pop(run.run_id, None)
-        self.ends[run.run_id] = time.monotonic()
-        if minutes is None:
-            self.runs.remove(run)
-        else:
-            self.minutes[run.run_id] = minutes
+        progress = self.progress[run.run_id]
+        progress.has_ended = True
+        progress.minutes = minutes
+        progress.end = time.monotonic()
 
     def left(self) -> str:
         """', about 3 min left'; empty where it is not known."""
-        workers = len(self.client.nthreads()) or 1
         now = time.monotonic()
-        ahead = {run_id: max(0.0, end - now) / 60 for run_id, end in dict(self.ends).items()}
-        minutes = minutes_left(self.runs, workers, dict(self.minutes), ahead)
+        known = {run_id: progress for run_id, progress in self.progress.items() if not progress.says_nothing}
+        taken = {run_id: one.minutes for run_id, one in known.items() if one.minutes is not None}
+        ahead = {run_id: max(0.0, one.end - now) / 60 for run_id, one in known.items() if one.end is not None}
+        workers = len(self.client.nthreads()) or 1
+        minutes = minutes_left([one.run for one in known.values()], workers, taken, ahead)
         return "" if minutes is None else f", {duration(minutes)} left"
 
     def tell(self, bar: tqdm) -> None:
@@ -361,8 +395,9 @@ class Status:
 
     def text(self) -> str:
         """What is trained, and how long that takes. Where nothing is trained, the reason."""
-        if states := list(self.states.values()):
-            return "; ".join(states) + self.left()
+        trained = [one for one in self.progress.values() if one.state and not one.has_ended]
+        if trained:
+            return "; ".join(f"{one.run} ({one.run.run_id}) {one.state}" for one in trained) + self.left()
         workers = self.client.scheduler_info()["workers"].values()
         if not workers:
             return f"no worker has joined the scheduler {self.client.scheduler.address}"

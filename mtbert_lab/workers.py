@@ -10,6 +10,7 @@ import errno
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
 from distributed import Worker, WorkerPlugin, get_worker
@@ -20,38 +21,48 @@ from mtbert.runtime import free_by_default
 from mtbert.training import ReadProgress, watch
 from mtbert_lab.hints import is_own_error
 from mtbert_lab.own_code import import_files, imported
-from mtbert_lab.store import is_done, read_corpus, read_run, run_folder, run_id_of, train_once
+from mtbert_lab.store import Training, is_done, read_corpus, read_run, run_folder, run_id_of
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # on a disk
 REPORT_SECONDS = 1.0  # between two reports of a run's steps
 
 
-def train_run(sweep: str, run_id: str, config: RunConfig, needs_model: bool, pause: float) -> tuple[str, str, float]:
-    """The task that dask runs on a worker: how it ended, its score or error as text, and the minutes that it took.
+class Outcome(NamedTuple):
+    """How a run ended on a worker.
 
-    It ends as trained; stored, if another process has stored the run; busy, if another process trains it; failed; or
-    stopped. pause: seconds before it begins. mtbert's own errors are returned as text, and so are those of a full or
+    busy: another process trains it; stopped: it is to go on from its checkpoint elsewhere; both are tried again.
+    """
+
+    state: Literal["trained", "stored", "busy", "failed", "stopped"]
+    text: str = ""  # its score, or its error
+    minutes: float = 0.0  # that it took
+
+
+def train_run(sweep: str, run_id: str, config: RunConfig, needs_model: bool, pause: float) -> Outcome:
+    """The task that dask runs on a worker.
+
+    pause: seconds before it begins. mtbert's own errors are returned as text, and so are those of a full or
     read-only disk, as another try would not help. Other errors are raised, and dask tries the run again.
     """
     time.sleep(pause)
     plugin = get_worker().plugins.get(sweep)
     if plugin is None:
-        return "stopped", "", 0.0
+        return Outcome("stopped")
     started = time.monotonic()
     try:
-        state, value = plugin.train(run_id, config, needs_model)
+        state, text = plugin.train(run_id, config, needs_model)
     except Timeout:
         plugin.tell(run_id, "waits: it or its teacher is trained elsewhere")
-        state, value = "busy", ""
+        state, text = "busy", ""
     except SystemExit:
-        state, value = "stopped", ""
+        state, text = "stopped", ""
     except Exception as error:
         if not is_own_error(error) and getattr(error, "errno", None) not in NO_ROOM:
             raise
-        state, value = "failed", f"{type(error).__name__}: {error}"
+        state, text = "failed", f"{type(error).__name__}: {error}"
     finally:
         free_by_default()  # the memory goes back, as the worker goes on to other runs
-    return state, value, (time.monotonic() - started) / 60
+    return Outcome(state, text, (time.monotonic() - started) / 60)
 
 
 class WorkerError(RuntimeError):
@@ -105,9 +116,8 @@ class Sweep(WorkerPlugin):
         corpus = read_corpus(config, self.data)
         if run_id != run_id_of(config, corpus):
             raise WorkerError("a worker has other data, another encoder or another version of mtbert")
-        is_trained = train_once(
-            config, corpus, self.stores, self.device, False, self.data, again=needs_model, wait=False
-        )
+        training = Training(self.stores, self.data, self.device, progress=False, wait=False)
+        is_trained = training.once(config, corpus, needs_model)
         return "trained" if is_trained else "stored", self._score(run_id, config)
 
     def _score(self, run_id: str, config: RunConfig) -> str:

@@ -178,6 +178,7 @@ APART = dict(**THREE, pairs="concat")
         ({"pretrain": "both", "plan": "S4 I2"}, "pretrain: 'both' trains the one encoder of plan '1-bert'"),
         ({"pretrain": "after", "adapter": "lhuc"}, "pretrain: 'after' trains the one encoder of plan '1-bert'"),
         ({"pretrain": "after", "frozen": True}, "pretrain: 'after' trains the one encoder of plan '1-bert'"),
+        ({"tasks": ["sts"], "augment": "swap", "pretrain": "before"}, "pretrain: reads the first sentence"),
     ],
 )
 def test_what_does_not_fit_together_is_named(params, message):
@@ -312,9 +313,21 @@ def test_digest_changes_with_every_field(name):
     assert changed.digest != changed.but(**{name: RunConfig.model_fields[name].default}).digest
 
 
-def test_a_field_without_effect_names_no_run():
-    assert RunConfig(adapter_size=96, memory_batch=9, upstream="free").digest == RunConfig().digest
-    assert RunConfig(scheme="unified", sampling="sqrt").digest == RunConfig(scheme="unified").digest
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(soft_strength=0.5), dict(pretrain_epochs=2), dict(pretrain_learning_rate=1e-4), dict(head_width=8),
+        dict(adapter_size=9), dict(adapter_heads=6), dict(memory_size=9), dict(memory_batch=9), dict(upstream="free"),
+        dict(combine="attention"), dict(sampling="sqrt"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_field_without_effect_names_no_run(fields):
+    base = RunConfig(tasks=("sst", "sts"), scheme="unified")
+    assert base.but(**fields).digest == base.digest
+
+
+def test_a_field_with_an_effect_names_the_run():
     assert RunConfig(adapter_size=96, adapter="pal").digest != RunConfig(adapter="pal").digest
     attention = RunConfig.from_params({**FEEDS, "combine": "attention"})
     assert attention.but(head_width=8).digest != attention.digest, "attention in front of a head has this width"

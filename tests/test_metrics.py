@@ -8,7 +8,7 @@ from scipy import stats
 
 from mtbert.data.tasks import TASKS
 from mtbert.metrics import accuracy, f1, macro_f1, pearson, r2
-from mtbert.training.metrics import metrics_of
+from mtbert.training.metrics import metrics_of, overall
 
 LABELLED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
 
@@ -108,3 +108,8 @@ def test_r2_of_constant_labels_is_not_defined(value):
     predicted, labels = np.linspace(0, 1, 30), np.full(30, value)
     assert np.isnan(r2(predicted, labels))
     assert np.isnan(r2(predicted, labels, np.ones(30))).all()
+
+
+def test_a_score_that_is_no_correlation_counts_as_it_is(monkeypatch):
+    monkeypatch.setitem(TASKS, "sts", TASKS["sts"].model_copy(update={"kind": "regression", "metric": "r2"}))
+    assert overall({"sst": 0.5, "sts": -0.2}) == pytest.approx(0.15)

@@ -138,12 +138,6 @@ def test_trimmer_acts_when_the_process_has_grown(monkeypatch):
     assert trims == [2, 5] and next(sizes, None) is None
 
 
-def test_systems_without_glibc_change_nothing(monkeypatch):
-    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    keep_freed_memory()
-    release_freed_memory()  # neither raises
-
-
 @pytest.mark.parametrize(
     "given, expected",
     [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],

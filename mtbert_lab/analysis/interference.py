@@ -6,6 +6,7 @@ it. The sign of the cosine says which. Yu et al. 2020 (PCGrad) ask this for batc
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,35 +40,32 @@ def conflicts(
     dropout. The run must share a layer. None where neither the table nor model and data are here.
     """
 
-    def compute() -> pd.DataFrame:
-        place = pick_device(device)
-        root = data_root(run.config, data)
-        random = np.random.default_rng(0)
-        model = load_model(run.run_id).to(place).eval()
-        parameters = model.shared_parameters().items()
-        shared = [parameter for name, parameter in parameters if name.startswith("encoder.layers.")]
-        drawn = {}
-        means = {}
-        for task in run.config.tasks:
-            dev = dev_table(run, task, data)
-            drawn[task] = _draw(dev, examples, random)
-            train, _ = load_table(task, "train", root)
-            train = _draw(train, examples, random)
-            rows = prepare_task(model, task, train, place)
-            all_rows = np.arange(len(rows))
-            means[task] = _gradient(model, task, rows, all_rows, shared)
-        found = []
-        for task, dev in drawn.items():
-            rows = prepare_task(model, task, dev, place)
-            for i, number in enumerate(dev["row"]):
-                gradient = _gradient(model, task, rows, np.array([i]), shared)
-                for other in run.config.tasks:
-                    if other != task:
-                        cosine = torch.cosine_similarity(gradient, means[other], dim=0).item()
-                        found.append((task, other, number, round(cosine, 4)))
-        return pd.DataFrame(found, columns=["task", "other", "row", "cosine"])
+    return cached_table(f"conflicts/{run.run_id}-{examples}", partial(_conflicts, run, examples, data, device))
 
-    return cached_table(f"conflicts/{run.run_id}-{examples}", compute)
+
+def _conflicts(run: Run, examples: int, data: str | Path | None, device: str) -> pd.DataFrame:
+    """Compute the table of `conflicts`."""
+    random = np.random.default_rng(0)
+    model = load_model(run.run_id).to(pick_device(device)).eval()
+    parameters = model.shared_parameters().items()
+    shared = [parameter for name, parameter in parameters if name.startswith("encoder.layers.")]
+    drawn = {}
+    means = {}
+    for task in run.config.tasks:
+        drawn[task] = _draw(dev_table(run, task, data), examples, random)
+        train, _ = load_table(task, "train", data_root(run.config, data))
+        rows = prepare_task(model, task, _draw(train, examples, random), model.device)
+        means[task] = _gradient(model, task, rows, np.arange(len(rows)), shared)
+    found = []
+    for task, dev in drawn.items():
+        rows = prepare_task(model, task, dev, model.device)
+        for i, number in enumerate(dev["row"]):
+            gradient = _gradient(model, task, rows, np.array([i]), shared)
+            for other in run.config.tasks:
+                if other != task:
+                    cosine = torch.cosine_similarity(gradient, means[other], dim=0).item()
+                    found.append((task, other, number, round(cosine, 4)))
+    return pd.DataFrame(found, columns=["task", "other", "row", "cosine"])
 
 
 def _draw(table: pd.DataFrame, examples: int, random: np.random.Generator) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from mtbert_lab.statistics import (
 SCORES = ("accuracy", "Pearson")  # metrics that are the score of a task, which has a margin
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """A remedy on a task: a metric before and after it, statistics (R + 1,)."""
 
@@ -48,6 +48,13 @@ class Trial:
         if self.is_cost:
             return Estimate.of(self.before - self.after)
         return self.change
+
+    @property
+    def p_equal(self) -> float:
+        """The p-value of no difference that matters; 1 for a metric without a margin."""
+        if self.metric not in SCORES:
+            return 1.0
+        return p_within(self.after - self.before, margin_of(self.task))
 
 
 def scaled(p: ndarray, labels: ndarray, other: ndarray) -> ndarray:
@@ -118,14 +125,14 @@ def averages(on: Systems, system: str, one: str, other: str) -> list[Trial]:
 
     The interval of the mean of seeds is over examples alone: these runs are the ones that are averaged.
     """
-    seeds = _values(on)[system]
-    single = _scores(on, _decided(on, seeds)).mean(0)
-    whole = _scores(on, _decided(on, seeds.mean(0)))
-    two_seeds = on.resamples.over_pairs(other, other, _scores(on, on.mixed(other, other)))
-    two_plans = on.resamples.over_pairs(one, other, _scores(on, on.mixed(one, other)))
+    seeds = on.values[system]
+    single = on.score(seeds).mean(0)
+    whole = on.score(seeds.mean(0))
+    two_seeds = on.resamples.over_pairs(other, other, on.score(on.mixed(other, other)))
+    two_plans = on.resamples.over_pairs(one, other, on.score(on.mixed(one, other)))
     return [
-        Trial("mean of seeds", on.task, _metric(on), single, whole),
-        Trial("mean of two plans", on.task, _metric(on), two_seeds, two_plans),
+        Trial("mean of seeds", on.task, on.metric, single, whole),
+        Trial("mean of two plans", on.task, on.metric, two_seeds, two_plans),
     ]
 
 
@@ -135,42 +142,20 @@ def three_in_one(on: Systems, one: str, other: str) -> list[Trial]:
     Against `one` the interval is over examples alone, as these runs are the ones that are averaged; against `other` it
     is over the seeds of both, too. With fewer than three seeds there are no trials.
     """
-    seeds = _values(on)[one]
+    seeds = on.values[one]
     if len(seeds) < 3:
         return []
     threes = np.array(list(combinations(range(len(seeds)), 3)))
     means = seeds[threes].mean(axis=1)  # (sets of three, N, C) or (sets of three, N)
-    of_means = _scores(on, _decided(on, means))
-    of_one = _scores(on, _decided(on, seeds)).mean(0)
-    of_other = _scores(on, _decided(on, _values(on)[other]))
+    of_means = on.score(means)
+    of_one = on.score(seeds).mean(0)
+    of_other = on.score(on.values[other])
     resampled = on.resamples.over_sets(one, threes, of_means)
     remedy = f"mean of three {one} against one"
     return [
-        Trial(f"{remedy} {one}", on.task, _metric(on), of_one, of_means.mean(0)),
-        Trial(f"{remedy} {other}", on.task, _metric(on), on.resamples.over_seeds(other, of_other), resampled),
+        Trial(f"{remedy} {one}", on.task, on.metric, of_one, of_means.mean(0)),
+        Trial(f"{remedy} {other}", on.task, on.metric, on.resamples.over_seeds(other, of_other), resampled),
     ]
-
-
-def _values(on: Systems) -> dict[str, ndarray]:
-    """What is averaged: the probabilities of classes (S, N, C), else the numbers (S, N), by system."""
-    return on.probabilities or on.predicted
-
-
-def _decided(on: Systems, values: ndarray) -> ndarray:
-    """The classes of such values, or the numbers."""
-    return values.argmax(-1) if on.probabilities else values
-
-
-def _metric(on: Systems) -> str:
-    return "accuracy" if on.probabilities else "Pearson"
-
-
-def _scores(on: Systems, predicted: ndarray) -> ndarray:
-    """The statistics of accuracy or of Pearson's correlation of predictions: (..., N) -> (..., R + 1)."""
-    draws = on.resamples
-    if not on.probabilities:
-        return draws.correlation(predicted, on.labels)
-    return draws.sums(predicted == on.labels) / len(on.labels)
 
 
 def try_all(
@@ -207,18 +192,12 @@ def judge_trials(trials: list[Trial]) -> pd.DataFrame:
     Gains are positive. verdict: "better", "worse", of a task's score also "no difference that matters", else "not
     shown". is_small: a verdict on a task's score is an order, and the difference is smaller than the margin.
     """
-    gains = {}
-    p_equal = {}
-    for trial in trials:
-        about = trial.remedy, trial.task, trial.metric
-        gains[about] = trial.gain
-        p_equal[about] = p_within(trial.after - trial.before, margin_of(trial.task)) if trial.metric in SCORES else 1.0
-    table = judge_estimates(gains)
-    parts = pd.DataFrame(table["what"].tolist(), columns=["remedy", "task", "metric"], index=table.index)
-    table = table.join(parts)
-    is_order = table["verdict"] != NOT_SHOWN
-    is_equal = ~is_order & (holm(table["what"].map(p_equal)) < LEVEL)
-    table["verdict"] = table["verdict"].replace({"higher": "better", "lower": "worse"}).mask(is_equal, NO_DIFFERENCE)
+    table = judge_estimates({trial: trial.gain for trial in trials})
+    judged = table.pop("what")  # those trials whose gain is defined
+    table = table.assign(**{name: [getattr(trial, name) for trial in judged] for name in ("remedy", "task", "metric")})
     is_score = table["metric"].isin(SCORES)
+    is_order = table["verdict"] != NOT_SHOWN
+    is_equal = ~is_order & (holm([trial.p_equal for trial in judged]) < LEVEL)
+    table["verdict"] = table["verdict"].replace({"higher": "better", "lower": "worse"}).mask(is_equal, NO_DIFFERENCE)
     table["is_small"] = is_order & is_score & (table["value"].abs() < table["task"].map(margin_of))
-    return table.drop(columns="what")
+    return table

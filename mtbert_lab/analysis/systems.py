@@ -141,12 +141,27 @@ class Systems:
         of_seeds = (found[one, one] + found[other, other]) / 2
         return found, found[one, other] - of_seeds
 
+    @property
+    def values(self) -> dict[str, ndarray]:
+        """What is averaged: the probabilities of classes (S, N, C), else the numbers (S, N), by system."""
+        return self.probabilities or self.predicted
+
+    @property
+    def metric(self) -> str:
+        """What `score` is."""
+        return "accuracy" if self.probabilities else "Pearson"
+
+    def score(self, values: ndarray) -> ndarray:
+        """The statistics of accuracy or of Pearson's correlation: `values` (..., N, C) or (..., N) -> (..., R + 1)."""
+        if not self.probabilities:
+            return self.resamples.correlation(values, self.labels)
+        hits = values.argmax(-1) == self.labels
+        return self.resamples.sums(hits) / len(self.labels)
+
     def mixed(self, one: str, other: str) -> ndarray:
-        """Predictions of the mean of every two runs of two systems: (S, S', N)."""
-        values = self.probabilities or self.predicted
-        first, second = _crossed(values, one, other)
-        means = (first + second) / 2
-        return means.argmax(-1) if self.probabilities else means
+        """The mean of the `values` of every two runs of two systems: (S, S', N, C) or (S, S', N)."""
+        first, second = _crossed(self.values, one, other)
+        return (first + second) / 2
 
 
 def _crossed(values: dict[str, ndarray], one: str, other: str) -> tuple[ndarray, ndarray]:

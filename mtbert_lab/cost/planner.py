@@ -19,7 +19,7 @@ from mtbert_lab.cost.forecast import Cost, cost_key, predict_costs
 from mtbert_lab.paths import shipped, stores
 from mtbert_lab.statistics import interval_text
 from mtbert_lab.store import (
-    StoredSeeds,
+    Seeds,
     of_one_version,
     overall_interval,
     read_grid,
@@ -72,9 +72,9 @@ def plan_table(
     """
     if not minutes > 0:
         raise BudgetError(f"minutes is {minutes}; a number above 0 is needed")
-    stored: dict[str, list[StoredSeeds]] = {}  # configuration -> its seeds on each version of the data
+    stored: dict[str, list[Seeds]] = {}  # configuration -> its seeds on each version of the data
     for (key, _), seeds in seeds_of_configurations(stores(), SAME_SCORE).items():
-        version = [(folder, content["config"]) for folder, content in seeds.values()]
+        version = {folder: content["config"] for folder, content in seeds.values()}
         stored.setdefault(key, []).append(version)
     costs = predict_costs(configs.items(), device, threads, data)
     rows = []
@@ -85,7 +85,7 @@ def plan_table(
         if row["fits"]:
             row |= asdict(cost) | {"minutes": cost.minutes}
             if seeds := of_one_version(stored.get(training_key(config, SAME_SCORE), []), data):
-                runs = [read_run(folder) for folder, _ in seeds]
+                runs = [read_run(folder) for folder in seeds]
                 row["score"], row["low"], row["high"] = overall_interval(runs)
         rows.append(row)
     table = pd.DataFrame(rows, columns=COLUMNS)

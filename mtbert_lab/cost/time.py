@@ -9,12 +9,12 @@ under constraints of time).
 import multiprocessing
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -66,44 +66,62 @@ def measure_speeds(
     threads = threads or torch.get_num_threads()
     place = pick_device(device)
     machine = str(environment(place) | {"threads": threads, "graphs": graphs_are_on(place)})
-    deadline = time.monotonic() + seconds
     speeds: dict[RunConfig, Speed] = {}
     failed: dict[RunConfig, Exception] = {}
-    with ExitStack() as processes:
-
-        def start() -> ProcessPoolExecutor:
-            spawning = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(1, spawning, initializer=import_files, initargs=([*imported],))
-            return processes.enter_context(pool)
-
-        process = start()
-
-        def timed(sample: Sample) -> list[ndarray]:
-            nonlocal process
-            if time.monotonic() > deadline:
-                raise TimeoutError("the time is up")
-            print(f"timing steps of {sample.name}", file=sys.stderr, flush=True)
-            try:
-                measured = process.submit(token_seconds, sample, device, threads).result()
-            except BrokenProcessPool:  # killed, maybe for its memory: the next run is timed in another
-                process = start()
-                raise
-            return [np.array(measured)]
-
+    with Timing(device, threads, seconds) as timing:
         for config, sample in samples.items():
             key = f"{sample.config.digest} {sample.known} {sample.steps}"
             try:
-                [values] = cached_arrays(SPEEDS, ("values",), [key], partial(timed, sample), machine)
+                [values] = cached_arrays(SPEEDS, ("values",), [key], partial(timing, sample), machine)
                 speeds[config] = Speed(*values)
             except Exception as error:
                 failed[config] = error
     if failed and speeds:
         reasons = [f"{samples[config].name} ({error})" for config, error in failed.items()]
         print(f"not timed, but estimated: {'; '.join(reasons)}", file=sys.stderr)
-        training = np.mean([speed.training for speed in speeds.values()])
-        evaluation = np.mean([speed.evaluation for speed in speeds.values()])
-        speeds |= dict.fromkeys(failed, Speed(float(training), float(evaluation)))
+        speeds |= dict.fromkeys(failed, _mean(list(speeds.values())))
     return failed | speeds
+
+
+def _mean(speeds: Sequence[Speed]) -> Speed:
+    training = fmean(speed.training for speed in speeds)
+    return Speed(training, fmean(speed.evaluation for speed in speeds))
+
+
+class Timing:
+    """Times samples one after another, in a process of its own, until the time is up."""
+
+    def __init__(self, device: str, threads: int, seconds: float) -> None:
+        self.device = device
+        self.threads = threads
+        self.deadline = time.monotonic() + seconds
+        self.pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "Timing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, sample: Sample) -> list[ndarray]:
+        """`token_seconds` of a sample, (2,), as `cached_arrays` takes it. Raises TimeoutError when the time is up."""
+        if time.monotonic() > self.deadline:
+            raise TimeoutError("the time is up")
+        print(f"timing steps of {sample.name}", file=sys.stderr, flush=True)
+        if self.pool is None:
+            spawning = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(1, spawning, initializer=import_files, initargs=([*imported],))
+        try:
+            return [np.array(self.pool.submit(token_seconds, sample, self.device, self.threads).result())]
+        except BrokenProcessPool:  # killed, maybe for its memory: the next run is timed in another
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the process."""
+        if self.pool is not None:
+            self.pool.shutdown()
+            self.pool = None
 
 
 def token_seconds(sample: Sample, device: str, threads: int) -> list[float]:

@@ -65,6 +65,7 @@ NOT_COMPARABLE = "not comparable"
 NOT_CHECKABLE = "cannot be checked"
 OF_RUNS = (CONTRADICTED, TOO_FEW, NO_DIFFERENCE, REPRODUCED)  # a fact has the first of its claims' verdicts
 
+Measure = Callable[[list[Run], list[Run], Any], Difference]  # of the seeds of two runs, and what is measured
 Grids = Callable[[str], Grid]  # name of a file of params/cpu, or of params/base -> its runs
 
 
@@ -135,9 +136,9 @@ def claims_at_papers_size(params: Path = REPOSITORY / "params") -> pd.DataFrame:
     larger: dict[str, str] = content["papers_size"]
     renamed = []
     for claim in claims:
-        if CHECKS[claim["check"]].row not in (_check_score, _check_two_runs):
-            continue
         parts = claim[claim["check"]]  # names of runs, what is claimed of them, the quantity
+        if not isinstance(parts, list) or claim["check"] == "forgetting":  # arithmetic names no run
+            continue
         if all(part in larger for part in parts if "/" in str(part)):
             renamed.append(claim | {claim["check"]: [larger.get(part, part) for part in parts]})
     grids = cache(partial(read_runs, "base", params=params))
@@ -156,7 +157,7 @@ def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
     for claim in claims:
         row = {name: claim.get(name) for name in ("paper", "place", "claim", "kind", "fact")}
         row["its_number"] = claim.get("number")
-        row["check"] = f"{claim['check']} {claim[claim['check']]}"
+        row["asked"] = f"{claim['check']} {claim[claim['check']]}"  # claims that ask the same count once
         row |= CHECKS[claim["check"]].row(claim, grids)
         reasons = [row.get("why"), claim.get("why")]
         if claim["check"] == "score" and row["verdict"] == NOT_COMPARABLE:
@@ -169,21 +170,18 @@ def _check(claims: list[dict], grids: Grids, not_comparable: str) -> list[dict]:
 
 def _judge(rows: list[dict]) -> None:
     """Add the verdicts on what is compared, corrected together; claims with the same check count once."""
-    comparisons = {(row["check"], row["compared"].ratio): row["compared"] for row in rows}
+    comparisons = {(row["asked"], row["compared"].ratio): row["compared"] for row in rows}
     claims = [Claim(one.claimed, one.found, one.margin) for one in comparisons.values()]
     judged = dict(zip(comparisons, judge(claims, benjamini_hochberg), strict=True))
     for row in rows:
         one = row["compared"]
-        verdict = judged[row["check"], one.ratio]
-        numbers = {"our_number": one.found.value, "low": verdict.low, "high": verdict.high}
-        if one.ratio:
-            numbers = {name: one.ratio * math.exp(number) for name, number in numbers.items()}
-        row |= numbers | {"margin": None if one.ratio else one.margin}
-        row |= {"p": verdict.p, "q": verdict.corrected}
-        row |= {"verdict": verdict.verdict, "is_small": verdict.is_small, "seeds_needed": verdict.seeds_needed}
-        row |= {"uses_prior": one.found.prior is not None, "cautious": verdict.cautious}
+        verdict = judged[row["asked"], one.ratio]
+        row |= verdict._asdict() | {"our_number": one.found.value, "margin": one.margin, "q": verdict.corrected}
+        row["uses_prior"] = one.found.prior is not None
         if verdict.cautious == verdict.verdict:
             row["cautious"] = None
+        if one.ratio:  # costs were compared by their logarithms, beside that of the claimed ratio
+            row |= {name: one.ratio * math.exp(row[name]) for name in ("our_number", "low", "high")} | {"margin": None}
 
 
 def _row(*groups: list[Run]) -> dict:
@@ -191,28 +189,41 @@ def _row(*groups: list[Run]) -> dict:
     return {"seeds": min(map(len, groups)), "run_ids": " ".join(run_ids)}
 
 
-def _check_two_runs(claim: dict, grids: Grids) -> dict:
-    check = claim["check"]
-    first, claimed, second, what = claim[check]
+def _two_runs(claim: dict, grids: Grids) -> tuple[dict, list[Run], list[Run]]:
+    """The begin of a claim's row, and the seeds of the two runs that it names."""
+    first, claimed, second, what = claim[claim["check"]]
     if claimed not in CLAIMED:
         raise ConfigError(f"claims.yaml, {claim['claim']}: {claimed!r} is not greater, smaller, equal or 'not greater'")
     runs = find(grids, first), find(grids, second)
-    row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
+    return _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}, *runs
+
+
+def _check_two_runs(claim: dict, grids: Grids) -> dict:
+    """A number of one run minus that of another, as `Check.measure` has it."""
+    row, first, second = _two_runs(claim, grids)
     if not row["seeds"]:
         return row | {"verdict": NOT_MEASURED}
-    if check == "cost" and not are_timed_alike([*chain(*runs)]):
-        places = sorted(set(map(trained_by, chain(*runs))))
-        shared = "" if all(run.is_on_cpu for run in chain(*runs)) else ", where several runs share a GPU"
-        return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {' and '.join(places)}{shared}"}
-    if check == "cost":
-        return row | {"compared": _compared_costs(claim, claimed, runs, what)}
-    of_seed = CHECKS[check].of_seed
-    if of_seed is None:
-        found = difference(*runs, what)
-    else:
-        found = welch([of_seed(run, what) for run in runs[0]], [of_seed(run, what) for run in runs[1]])
-    margin = margin_of(what) if CHECKS[check].has_margin else 0.0
-    return row | {"compared": Compared(claimed, found, margin)}
+    check = CHECKS[claim["check"]]
+    _, claimed, _, what = claim[claim["check"]]
+    margin = margin_of(what) if check.has_margin else 0.0
+    return row | {"compared": Compared(claimed, check.measure(first, second, what), margin)}
+
+
+def _check_costs(claim: dict, grids: Grids) -> dict:
+    """The logarithm of a ratio of costs, against that of the ratio that is claimed."""
+    row, first, second = _two_runs(claim, grids)
+    if not row["seeds"]:
+        return row | {"verdict": NOT_MEASURED}
+    runs = [*first, *second]
+    if not are_timed_alike(runs):
+        places = " and ".join(sorted(set(map(trained_by, runs))))
+        shared = "" if all(run.is_on_cpu for run in runs) else ", where several runs share a GPU"
+        return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {places}{shared}"}
+    _, claimed, _, quantity = claim["cost"]
+    ratio = float(claim.get("number", 1)) if claimed == "equal" else 1.0
+    found = log_cost_ratio(first, second, quantity)
+    found = replace(found, value=found.value - math.log(ratio))
+    return row | {"compared": Compared(claimed, found, COST_MARGIN, ratio)}
 
 
 def _check_forgetting(claim: dict, grids: Grids) -> dict:
@@ -227,12 +238,13 @@ def _check_forgetting(claim: dict, grids: Grids) -> dict:
     return row | {"compared": Compared("greater", found, MEAN_MARGIN)}
 
 
-def _compared_costs(claim: dict, claimed: str, runs: tuple[list[Run], list[Run]], quantity: str) -> Compared:
-    """The logarithm of a ratio of costs, against that of the ratio that is claimed."""
-    ratio = float(claim.get("number", 1)) if claimed == "equal" else 1.0
-    found = log_cost_ratio(*runs, quantity)
-    found = replace(found, value=found.value - math.log(ratio))
-    return Compared(claimed, found, COST_MARGIN, ratio)
+def _by_seed(number: Callable[[Run, Any], float]) -> Measure:
+    """The measure of a number that every seed has: the difference of the means, by Welch's t-test."""
+
+    def measure(first: list[Run], second: list[Run], what: Any) -> Difference:
+        return welch([number(run, what) for run in first], [number(run, what) for run in second])
+
+    return measure
 
 
 def _loss(run: Run, what: int | str) -> float:
@@ -330,34 +342,34 @@ class Check(NamedTuple):
     row: Callable[[dict, Grids], dict]  # of a claim: its part of a row of `claims_table`, or what is `compared`
     words: str = ""  # what is compared; {first}, {second}: runs, {what}: the quantity, {pairs}: of runs
     form: str = "+.3f"  # of the number found
-    of_seed: Callable[[Run, Any], float] | None = None  # of two runs: the number that every seed has
-    has_margin: bool = False  # of two runs: of their task; costs have COST_MARGIN
+    measure: Measure | None = None  # of `_check_two_runs`
+    has_margin: bool = False  # of `_check_two_runs`: that of the task
 
 
 MINUS = "{first} minus {second}, "
 CHECKS = {  # field of a claim -> its check
     "arithmetic": Check(_check_arithmetic),
     "score": Check(_check_score, "{first}, {what}: another encoder", ".3f"),
-    "difference": Check(_check_two_runs, MINUS + "{what}", has_margin=True),
-    "cost": Check(_check_two_runs, "{first} divided by {second}, {what}", ".3f"),
+    "difference": Check(_check_two_runs, MINUS + "{what}", measure=difference, has_margin=True),
+    "cost": Check(_check_costs, "{first} divided by {second}, {what}", ".3f"),
     "gap": Check(
         _check_two_runs,
         MINUS + "{what}: score on training rows minus score on dev",
-        of_seed=train_gap,
+        measure=_by_seed(train_gap),
         has_margin=True,
     ),
-    "loss": Check(_check_two_runs, MINUS + "training loss of {what}", of_seed=_loss),
+    "loss": Check(_check_two_runs, MINUS + "training loss of {what}", measure=_by_seed(_loss)),
     "extremes": Check(
         _check_two_runs,
         MINUS + "{what}: share of predictions within half a point of 0 or 5",
-        of_seed=_extremes,
+        measure=_by_seed(_extremes),
         has_margin=True,
     ),
     "unsteadiness": Check(
         _check_two_runs,
         MINUS + "{what}: standard deviation on dev over the points of the last third",
         "+.4f",
-        of_seed=_unsteadiness,
+        measure=_by_seed(_unsteadiness),
     ),
     "forgetting": Check(
         _check_forgetting, "score lost on earlier tasks without the method minus with it, paired by seed: {pairs}"

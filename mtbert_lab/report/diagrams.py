@@ -9,21 +9,18 @@ from pathlib import Path
 
 from IPython.display import display
 
-from mtbert_lab.paths import check_writable, figures_dir
 from mtbert_lab.report.plots import captioned
 
 SITE = Path(__file__).parent / "site"
 
 
 def show(name: str, caption: str) -> None:
-    """Copy a drawing to `figures_dir()` and show it as an image with its number and caption.
+    """Show a drawing as an image with its number and caption.
 
     An image does not react to the pointer, so a drawing that does is a document within the page; the image is there for
     pages that allow none, such as a notebook in JupyterLab that is not trusted.
     """
     svg = (SITE / f"{name}.svg").read_text(encoding="utf8")
-    check_writable(figures_dir())
-    (figures_dir() / f"{name}.svg").write_text(svg, encoding="utf8")
     data = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     width, height, label = re.search(r'viewBox="0 0 (\d+) (\d+)".*aria-label="(.*?)"', svg).groups()
     shown = f'<img class="diagram" alt="{label}" src="{data}" style="max-width: 100%">'

@@ -17,7 +17,7 @@ from mtbert_lab.analysis.remedies import judge_trials, three_in_one
 from mtbert_lab.analysis.systems import Systems
 from mtbert_lab.paths import find_result
 from mtbert_lab.report.claim_counts import findings_checked
-from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, row_of, tell, the_verdict, told
+from mtbert_lab.report.sentences import SMALL, Fact, Place, no_gain, place, row_of, tell, the_verdict, told
 from mtbert_lab.report.tables import (
     ADAPTER,
     GRADIENTS,
@@ -40,7 +40,7 @@ from mtbert_lab.statistics import (
     count_seeds,
     decide,
 )
-from mtbert_lab.store import Run, overall_interval, summarize
+from mtbert_lab.store import MissingRun, Run, overall_interval, summarize
 
 MARKS = {NO_DIFFERENCE: "{} =", TOO_FEW: "{} ?"}  # of a difference in a table; an order is bold, a small one in italics
 PLANS = ("1-bert", "hybrid-5", "hybrid-4", "hybrid-3", "hybrid-2", "hybrid-1", "3-bert")
@@ -102,23 +102,26 @@ def changes_at_papers_size(pals: Grid, gradients: Grid) -> Comparison:
 
 
 def _largest_gain(plans: Comparison) -> Any:
-    """The largest difference overall of a plan from 1-bert; raises KeyError where none is stored."""
+    """The largest difference overall of a plan from 1-bert; raises MissingRun where none is stored."""
     row_of(plans, "3-bert")
     return next(plans.overall.sort_values("value", ascending=False).itertuples())
 
 
 def recommendation() -> str:
-    """Three answers: when to share everything, when to split, what to leave; raises KeyError without the runs."""
+    """Three answers: when to share everything, when to split, what to leave; raises MissingRun without the runs."""
     read = partial(read_runs, "cpu")
     plans = compare(read("hybrids"), "plan")
     larger = compare(read_runs("base", "sharing"), "plan")
-    millions = {name: f"{runs[0].cost['parameters'] / 1e6:.0f}" for name, runs in plans.runs.items()}
+    millions = {
+        name: f"{plans.part.runs_of(name)[0].cost['parameters'] / 1e6:.0f}"
+        for name in ("hybrid-3", "hybrid-1", "3-bert")
+    }
     share = tell(
         "**Share everything** where memory or speed decides: with MiniLM, after {steps} steps, the best split gains "
         "{largest} overall; the margin is {margin:g}.",
         largest=Place(_largest_gain(plans), SMALL),
         margin=MEAN_MARGIN,
-        steps=f"{plans.runs['1-bert'][0].cost['steps']:,}",
+        steps=f"{plans.part.runs_of('1-bert')[0].cost['steps']:,}",
     )
     split = tell(
         "**Split upper layers** where Quora matters: *hybrid-3* gains {quora:size} there with {half} million "
@@ -127,7 +130,7 @@ def recommendation() -> str:
         quora=place(plans, "hybrid-3", "better", "quora"),
         more=place(plans, "hybrid-1", "better", "quora"),
         most=place(plans, "3-bert", "better", "quora"),
-        losses=fact(str((plans.differences["verdict"] == "worse").any()), "False"),
+        losses=Fact((plans.differences["verdict"] == "worse").any(), False),
         half=millions["hybrid-3"],
         one=millions["hybrid-1"],
         three=millions["3-bert"],
@@ -137,7 +140,7 @@ def recommendation() -> str:
     leave = tell(
         "With three tasks **we saw no reason** for PALs and other adapters, nor for PCGrad, CAGrad, GEM and A-GEM "
         "where every step has all tasks. Most differences on tasks have too few runs to tell.",
-        few=fact("most" if 2 * few > gains["count"] else "some", "most"),
+        few=Fact(2 * few > gains["count"], True),
         **gains,
     )
     return " ".join(filter(None, [share, split, told(_at_papers_size, larger), leave]))
@@ -147,18 +150,18 @@ def _at_papers_size(plans: Comparison) -> str:
     return tell(
         "With MPNet, of the papers' size, there are too few runs to tell any plan from *1-bert*.",
         three=place(plans, "3-bert", TOO_FEW),
-        overall=fact(the_verdict(plans.overall), TOO_FEW),
+        overall=Fact(the_verdict(plans.overall), TOO_FEW),
     )
 
 
 def limits() -> str:
-    """What the findings rest on, as a list in Markdown; raises KeyError without the runs."""
+    """What the findings rest on, as a list in Markdown; raises MissingRun without the runs."""
     read = partial(read_runs, "cpu")
-    short = read("hybrids").runs["1-bert"][0]
+    short = read("hybrids").runs_of("1-bert")[0]
     names = ["1-bert, long", "3-bert, long", "hybrid-3, long"]
     long = compare(read("distil_long").only(names), "plan")
     passes = short.cost["steps"] * short.config.batch_size["quora"] / short.provenance["rows"]["train quora"]
-    steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.runs[names[0]])]
+    steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.part.runs_of(names[0]))]
     lines = [
         "Most runs have one small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among "
         "them. Plans, PALs and PCGrad ran with MPNet, tuned alike.",
@@ -208,7 +211,7 @@ def plan_differences(plans: Comparison) -> str:
             cells = [_marked(row_of(plans, name, task)) for task in columns]
         else:
             scores = [summarize(runs, task)["value"] for task in columns[:-1]]
-            cells = [f"{score:.3f}" for score in [*scores, overall_interval(runs)[0]]]
+            cells = [f"{score:.3f}" for score in [*scores, overall_interval(runs).value]]
         cells = [name, f"{runs[0].cost['parameters'] / 1e6:.1f} M", str(len(runs)), *cells]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -223,7 +226,7 @@ def _marked(row: Any) -> str:
 
 
 def sharing_costs(plans: Comparison) -> str:
-    """What one encoder loses against one for each task; raises KeyError without the runs."""
+    """What one encoder loses against one for each task; raises MissingRun without the runs."""
     return tell(
         "One encoder for three tasks loses {quora} on Quora against an encoder for each. On SST the difference is "
         "shown not to matter, and on STS there are too few runs to tell. The encoder was tuned on Quora's "
@@ -235,8 +238,10 @@ def sharing_costs(plans: Comparison) -> str:
 
 
 def three_runs_buy(plans: Comparison) -> str:
-    """What the mean of three runs of one encoder gains; raises KeyError or MissingRun without the runs."""
-    runs = {name: plans.runs[name] for name in ("1-bert", "3-bert")}
+    """What the mean of three runs of one encoder gains; raises MissingRun without the runs."""
+    runs = {name: plans.part.runs_of(name) for name in ("1-bert", "3-bert")}
+    if len(runs["1-bert"]) < 3:
+        raise MissingRun("1-bert: three seeds are needed")
     trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in TOGETHER))
     judged = judge_trials(list(trials)).set_index(["remedy", "task"])
 
@@ -262,7 +267,7 @@ def pairs_together(heads: Grid, plans: Grid) -> Comparison:
 
 
 def pairs_in_two(pairs: Comparison, together: Comparison) -> str:
-    """What heads lose that compare two embeddings of a pair; raises KeyError without the runs.
+    """What heads lose that compare two embeddings of a pair; raises MissingRun without the runs.
 
     pairs: in models of one task; together: from `pairs_together`.
     """
@@ -282,7 +287,7 @@ def pairs_in_two(pairs: Comparison, together: Comparison) -> str:
 
 
 def samplers_trade(samplers: Comparison, longer: Comparison, schemes: Comparison) -> str:
-    """What drawing the task of a step changes; raises KeyError without the runs.
+    """What drawing the task of a step changes; raises MissingRun without the runs.
 
     longer: with PALs and four times the steps. schemes: from `one_task_a_step`.
     """
@@ -308,26 +313,26 @@ def one_task_a_step(samplers: Grid, plans: Grid) -> Comparison:
 
 
 def nothing_gained(adapters: Comparison, gradients: Comparison) -> str:
-    """What adapters and gradient methods are not shown to gain; raises KeyError without the runs."""
+    """What adapters and gradient methods are not shown to gain; raises MissingRun without the runs."""
     if gradients.overall.empty:
-        raise KeyError("no runs with a gradient method")
+        raise MissingRun("no runs with a gradient method")
     differences = pd.concat([adapters.differences, gradients.differences])
     return tell(
         "None of {count} differences on tasks is shown to be a gain above the margin; {few} have too few runs to tell. "
         "Overall the gradient methods are shown not to matter. These adapters ran in 2,400 steps of one task each, the "
         "gradient methods in steps of all tasks.",
-        overall=fact(the_verdict(gradients.overall), NO_DIFFERENCE),
+        overall=Fact(the_verdict(gradients.overall), NO_DIFFERENCE),
         **no_gain(differences),
     )
 
 
 def gem_is_for(gradients: Grid) -> str:
-    """What GEM keeps of earlier tasks in sequence, and what it takes; raises KeyError without the runs."""
+    """What GEM keeps of earlier tasks in sequence, and what it takes; raises MissingRun without the runs."""
     keeps = gem_keeps(gradients)
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     times = times_as_long(_without_and_with_gem(gradients))
     if math.isnan(times):
-        raise KeyError("no pair of runs on CPUs of one kind")
+        raise MissingRun("no pair of runs on CPUs of one kind")
     return (
         f"{keeps} On CPUs it takes about {times:.0f} times as long. It keeps {config.memory_size} examples of each "
         f"earlier task, and reads {config.memory_batch} of each a step."
@@ -335,11 +340,11 @@ def gem_is_for(gradients: Grid) -> str:
 
 
 def gem_keeps(gradients: Grid) -> str:
-    """What GEM keeps of earlier tasks in sequence; raises KeyError without the runs."""
+    """What GEM keeps of earlier tasks in sequence; raises MissingRun without the runs."""
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     found = less_forgotten(_without_and_with_gem(gradients))
     if not found.seeds:
-        raise KeyError("a seed that all of them have")
+        raise MissingRun("a seed that all of them have")
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     where = f"Where tasks are trained one after the other, {config.train_rows:,} examples each"
     if found.is_decided:
@@ -352,17 +357,16 @@ def gem_keeps(gradients: Grid) -> str:
 
 
 def _without_and_with_gem(gradients: Grid) -> list[tuple[list[Run], list[Run]]]:
-    """The runs without and with GEM in each of SEQUENCES; raises KeyError where one is not stored."""
-    runs = gradients.runs
-    return [(runs[name], runs[f"{name}, GEM"]) for name in SEQUENCES]
+    """The runs without and with GEM in each of SEQUENCES; raises MissingRun where one is not stored."""
+    return [(gradients.runs_of(name), gradients.runs_of(f"{name}, GEM")) for name in SEQUENCES]
 
 
 def agem_keeps(gradients: Grid) -> str:
-    """What A-GEM keeps in the one order of tasks that has it, beside GEM; raises KeyError without the runs."""
-    runs = gradients.runs
-    found = [less_forgotten([(runs["sequence"], runs[f"sequence, {method}"])]) for method in ("A-GEM", "GEM")]
+    """What A-GEM keeps in the one order of tasks that has it, beside GEM; raises MissingRun without the runs."""
+    plain = gradients.runs_of("sequence")
+    found = [less_forgotten([(plain, gradients.runs_of(f"sequence, {method}"))]) for method in ("A-GEM", "GEM")]
     if not all(one.seeds for one in found):
-        raise KeyError("a seed that both have")
+        raise MissingRun("a seed that both have")
     agem, gem = decide(found, [MEAN_MARGIN] * 2).itertuples()
     return tell(
         "In the order SST, Quora, STS these scores fall by {agem:size} less with A-GEM and by {gem:size} less with "
@@ -373,7 +377,7 @@ def agem_keeps(gradients: Grid) -> str:
 
 
 def twelve_layers(plans: Comparison, changes: Comparison, small: Comparison) -> str:
-    """What plans, PALs and PCGrad change with an encoder of the papers' size; raises KeyError without the runs.
+    """What plans, PALs and PCGrad change with an encoder of the papers' size; raises MissingRun without the runs.
 
     small: PALs in the small encoder.
     """
@@ -397,6 +401,6 @@ def _claims_checked() -> str:
         "stay below the best model without* (with other samplers) and *deeper heads help* (by less than the margin, "
         "where a pair is one sequence). For {equal} the difference is shown not to matter, {few} have too few runs to "
         "tell; another {waiting} wait.",
-        both=fact(checked["names"], CONTRADICTED_CLAIMS),
+        both=Fact(checked["names"], CONTRADICTED_CLAIMS),
         **checked,
     )

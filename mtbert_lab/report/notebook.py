@@ -122,7 +122,7 @@ def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
         return grids
     corpora = Corpora(data)  # once a run is trained, those on other data do not count
     configs = dict.fromkeys(chain.from_iterable(chain(*grid.configs.values()) for grid in grids))
-    missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), again=False)]
+    missing = [config for config in configs if not is_done(corpora.run_id(config), stores(), needs_model=False)]
     display_markdown(f"Runs that are not stored and are trained now, one after the other: {len(missing)}.")
     for config in missing:
         load_or_run(config, data, device=given.get("device", "auto"), progress=given.get("progress"))
@@ -190,7 +190,7 @@ def forest(
 
 def with_overall(comparison: Comparison) -> pd.DataFrame:
     """The differences overall, then those on the tasks: two families, each corrected by itself."""
-    return pd.concat([comparison.overall.assign(task=OVERALL), comparison.differences], ignore_index=True)
+    return pd.concat([comparison.overall, comparison.differences], ignore_index=True)
 
 
 def with_references(table: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,8 @@ import base64
 import html
 import io
 import itertools
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -60,6 +61,7 @@ COLOURS = {
     "alone": GREY,
 }
 MARKERS = "osD^vPX*"
+SVG_ID = re.compile(r'(?P<before>\bid="|href="#|url\(#)(?P<id>[a-zA-Z][0-9a-f]{10})\b')
 MODES = ("frozen", "shared", "individual")
 HATCHES = {  # for those who see grey
     "frozen": "---",
@@ -93,11 +95,22 @@ def save(figure: plt.Figure, name: str) -> str:
     image = io.StringIO()
     with plt.rc_context(options):
         figure.savefig(image, format="svg", metadata=nothing)
-    text = image.getvalue().replace("</style>", f"{DARK}</style>", 1)
+    text = _numbered(image.getvalue()).replace("</style>", f"{DARK}</style>", 1)
     path = figures_dir() / f"{name}.svg"
     check_writable(path.parent)
     path.write_text(text, encoding="utf8")
     return text
+
+
+def _numbered(svg: str) -> str:
+    """An SVG of matplotlib with its ids in order: they are hashes of coordinates whose last bits differ by chance."""
+    numbers: dict[str, int] = {}
+
+    def number(found: re.Match) -> str:
+        kind = found["id"][0]
+        return f"{found['before']}{kind}{numbers.setdefault(found['id'], len(numbers))}"
+
+    return SVG_ID.sub(number, svg)
 
 
 _shown: list[str] = []  # names of figures, in the order in which this kernel has shown them for the first time
@@ -229,6 +242,16 @@ def plan(table: pd.DataFrame, tasks: Sequence[str], ax: Axes | None = None) -> A
     ax.set_xlim(-0.5, len(tasks) - 0.5)
     ax.grid(False)
     return ax
+
+
+def boxes(plan: pd.DataFrame) -> Iterator[tuple[int, float, float, str]]:
+    """The boxes of a plan's table, one per copy: number of the level, start and size (of all tasks: 1), mode."""
+    for level, row in enumerate(plan.itertuples()):
+        groups = [group.count(",") + 1 for group in row.groups.split(" | ")]
+        start = 0
+        for tasks in groups:
+            yield level, start / sum(groups), tasks / sum(groups), mode_of(row.mode, tasks, len(groups))
+            start += tasks
 
 
 def mode_of(mode: str, tasks: int, groups: int) -> str:

@@ -22,9 +22,9 @@ from mtbert_lab.report.plots import (
     SKY,
     VERMILION,
     as_text,
+    boxes,
     intervals,
     log_axis,
-    mode_of,
     name_points,
     stacked,
     styles,
@@ -91,44 +91,44 @@ def differences_by_task(
     hide them.
     """
     tasks, lines = table["task"].unique(), _lines(table)
-    longest = max(map(len, lines))
     across = 1.5 * len(tasks) if len(tasks) > 1 else 4.0  # a page has 8.7 inches, to which wider figures shrink
-    size = (across + 0.07 * longest, 0.27 * len(lines) + 1.5)
-    widths = [1.0] * len(tasks)
-    if drawings:
-        widths = [0.35, *widths]
-        size = (size[0] + 0.8, 0.33 * len(lines) + 1.5)
-    figure, [axes] = plt.subplots(1, len(widths), figsize=size, squeeze=False, sharey=True, width_ratios=widths)
-    looks = {}
-    for verdict, look in VERDICTS.items():
-        looks[verdict] = {"ms": 6, "capsize": 2, "lw": 1.2, **look}
-    table = table.assign(kind=table["verdict"]).set_index("run")
-    panels = axes[len(axes) - len(tasks) :]
-    for ax, task in zip(panels, tasks, strict=True):
-        ax.axvline(0, color="black", lw=1)
-        part = table[table["task"] == task]
-        low, high = limits = _limits(part)
-        part = part.reindex(lines).rename_axis("label").reset_index()
-        if "margin" in part:
-            margin = part["margin"].max()
-            ax.axvspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
-        value = part["value"]
-        is_outside = value.notna() & ~value.between(*limits)
-        inside = part.mask(is_outside).assign(label=part["label"])  # an outside one keeps its line, empty
-        intervals(inside, ax, looks)
-        for place, row in part[is_outside].iterrows():
-            _arrow_at_edge(ax, limits, place, row["value"], VERDICTS[row["verdict"]])
+    width = across + 0.07 * max(map(len, lines)) + (0.8 if drawings else 0)
+    height = (0.33 if drawings else 0.27) * len(lines) + 1.5
+    widths = [*([0.35] if drawings else []), *[1.0] * len(tasks)]
+    figure, [axes] = plt.subplots(
+        1, len(widths), figsize=(width, height), squeeze=False, sharey=True, width_ratios=widths
+    )
+    for ax, task in zip(axes[-len(tasks) :], tasks, strict=True):
+        _panel(ax, table[table["task"] == task], lines)
         ax.set_title(TASK_LABELS[task], fontsize="medium")
-        ax.tick_params(labelsize="small")
         ax.xaxis.set_major_locator(MaxNLocator(3 if len(tasks) > 1 else 8, steps=[1, 2, 5, 10]))
-        room = 0.04 * (high - low)
-        ax.set_xlim(low - room, high + room)
     if drawings:
         _draw_plans(axes[0], drawings, lines)
-    _embolden(axes[0], lines, set(table.index))
+    _embolden(axes[0], lines, set(table["run"]))
     figure.supxlabel(label, fontsize="medium")
     _legend_of_verdicts(figure, set(table["verdict"].dropna()))
     return figure
+
+
+def _panel(ax: Axes, differences: pd.DataFrame, lines: Sequence[str]) -> None:
+    """The differences on one task, each on its line."""
+    low, high = _limits(differences)
+    if "margin" in differences:
+        margin = differences["margin"].max()
+        ax.axvspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
+    ax.axvline(0, color="black", lw=1)
+    on_lines = differences.set_index("run").reindex(lines).rename_axis("label").reset_index()
+    on_lines["kind"] = on_lines["verdict"]
+    value = on_lines["value"]
+    is_outside = value.notna() & ~value.between(low, high)
+    inside = on_lines.mask(is_outside).assign(label=on_lines["label"])  # an outside one keeps its line, empty
+    looks = {verdict: {"ms": 6, "capsize": 2, "lw": 1.2, **look} for verdict, look in VERDICTS.items()}
+    intervals(inside, ax, looks)
+    for line, row in on_lines[is_outside].iterrows():
+        _arrow_at_edge(ax, (low, high), line, row["value"], VERDICTS[row["verdict"]])
+    ax.tick_params(labelsize="small")
+    room = 0.04 * (high - low)
+    ax.set_xlim(low - room, high + room)
 
 
 def _lines(table: pd.DataFrame) -> list[str]:
@@ -161,21 +161,16 @@ def _draw_plans(ax: Axes, drawings: Mapping[str, pd.DataFrame], lines: Sequence[
     ax.tick_params(labelsize="small")
 
 
-def _plan_on_a_line(ax: Axes, levels: pd.DataFrame, place: int) -> None:
+def _plan_on_a_line(ax: Axes, plan: pd.DataFrame, line: int) -> None:
     """A table of `SharingPlan.table` as boxes of the height of a line; a box is as high as its tasks are many."""
     height = 0.74
-    for x, level in enumerate(levels.itertuples()):
-        groups = [group.count(",") + 1 for group in level.groups.split(" | ")]
-        top = place - height / 2
-        for tasks in groups:
-            mode = mode_of(level.mode, tasks, len(groups))
-            share = height * tasks / sum(groups)
-            gap = 0.08 if len(groups) > 1 else 0
-            look = {"color": COLOURS[mode], "linewidth": 0}
-            if mode == "frozen":  # the other modes differ in their boxes
-                look |= {"hatch": HATCHES[mode], "edgecolor": "white"}
-            ax.bar(x, share - gap, bottom=top + gap / 2, width=0.8, **look)
-            top += share
+    for level, start, size, mode in boxes(plan):
+        gap = 0.08 if size < 1 else 0
+        look = {"color": COLOURS[mode], "linewidth": 0}
+        if mode == "frozen":  # the other modes differ in their boxes
+            look |= {"hatch": HATCHES[mode], "edgecolor": "white"}
+        top = line - height / 2 + height * start
+        ax.bar(level, height * size - gap, bottom=top + gap / 2, width=0.8, **look)
 
 
 def _legend_of_verdicts(figure: plt.Figure, found: set[str]) -> None:
@@ -320,11 +315,13 @@ def _arrows_at_bottom(table: pd.DataFrame, x: str, floor: float, ax: Axes) -> No
         )
 
 
-def plans_by_size(table: pd.DataFrame, levels: dict[str, Sequence[int]], margin: float, ax: Axes | None = None) -> Axes:
+def plans_by_size(
+    table: pd.DataFrame, plans: Mapping[str, pd.DataFrame], margin: float, ax: Axes | None = None
+) -> Axes:
     """Differences of plans from the first one against their parameters, each point with a drawing of its plan.
 
-    table: columns name, parameters (million), value, low, high (nan: no interval). levels: name -> the number of copies
-    of every level, from the input upward. Differences within the margin, the grey band, do not matter.
+    table: columns name, parameters (million), value, low, high (nan: no interval). plans: name -> its
+    `SharingPlan.table`. Differences within the margin, the grey band, do not matter.
     """
     ax = ax or plt.gca()
     ax.axhspan(-margin, margin, color=GREY, alpha=0.15, lw=0)
@@ -340,7 +337,7 @@ def plans_by_size(table: pd.DataFrame, levels: dict[str, Sequence[int]], margin:
         filling = "white" if np.isnan(row.low) else BLACK
         ax.errorbar(x, row.value, spread, marker="o", ms=6, capsize=3, color=BLACK, mfc=filling)
         inset = ax.inset_axes((x - width / 2, above, width, height), transform=ax.transData)
-        _drawing(levels[row.name], inset)
+        _drawing(plans[row.name], inset)
         name = as_text(row.name)
         ax.annotate(name, (x, above + height), (0, 2), textcoords="offset points", ha="center", fontsize="x-small")
     ax.text(table["parameters"].max(), -0.9 * margin, "too small to matter", ha="right", fontsize="small")
@@ -354,14 +351,11 @@ def plans_by_size(table: pd.DataFrame, levels: dict[str, Sequence[int]], margin:
     return ax
 
 
-def _drawing(levels: Sequence[int], ax: Axes) -> None:
+def _drawing(plan: pd.DataFrame, ax: Axes) -> None:
     """A plan as rows of boxes, a row per level, a box per copy."""
-    for height, copies in enumerate(levels):
-        colour = COLOURS["shared"] if copies == 1 else COLOURS["individual"]
-        width = 1 / copies
-        gap = 0.3 * width if copies > 1 else 0
-        for left in np.arange(copies) * width:
-            ax.barh(height, width - gap, left=left + gap / 2, height=0.7, color=colour, linewidth=0)
+    for level, start, size, mode in boxes(plan):
+        gap = 0.3 * size if size < 1 else 0
+        ax.barh(level, size - gap, left=start + gap / 2, height=0.7, color=COLOURS[mode], linewidth=0)
     ax.set_axis_off()
 
 

@@ -6,10 +6,10 @@ sentence rests. A place that the sentence does not show is checked all the same.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mtbert_lab.report.tables import Comparison, said, signed, unsigned
@@ -30,6 +30,17 @@ class Place:
 
     row: Any  # of `decide`; None where its runs are not stored
     verdict: str  # that the sentence rests on
+    is_known: bool = True  # else the comparison has no run of this name, whatever is stored
+
+    @property
+    def now(self) -> str:
+        """The verdict of the stored runs, with the seeds that would tell."""
+        return said(self.row)
+
+    @property
+    def holds(self) -> bool:
+        """Whether they still say what the sentence rests on."""
+        return self.verdict == verdict_text(self.row.verdict, getattr(self.row, "is_small", False))
 
     def __format__(self, spec: str) -> str:
         if spec == "more":
@@ -46,23 +57,35 @@ class Place:
         return unsigned(self.row)
 
 
+@dataclass(frozen=True)
+class Fact:
+    """What a sentence rests on that is no verdict, such as a word or whether something is so."""
+
+    now: object
+    verdict: object  # what it was when the sentence was written
+
+    @property
+    def holds(self) -> bool:
+        return self.now == self.verdict
+
+
 def tell(sentence: str, **places: Any) -> str:
     """A sentence with its places filled, by `Place`s or by texts; in red what the stored runs no longer say.
 
-    Raises KeyError where the runs of a place are not stored.
+    Raises MissingRun where the runs of a place are not stored, and ValueError for a run that the comparison does not
+    have, or a place that is not given.
     """
-    judged = {name: place for name, place in places.items() if isinstance(place, Place)}
-    if missing := [name for name, place in judged.items() if place.row is None]:
-        raise KeyError(f"no stored runs for {', '.join(missing)} in: {sentence}")
+    judged = {name: place for name, place in places.items() if isinstance(place, Place | Fact)}
+    differences = {name: place for name, place in judged.items() if isinstance(place, Place)}
+    if unknown := [name for name, place in differences.items() if not place.is_known]:
+        raise ValueError(f"{', '.join(unknown)}: no such run is compared; the sentence is: {sentence}")
+    if missing := [name for name, place in differences.items() if place.row is None]:
+        raise MissingRun(f"no stored runs for {', '.join(missing)} in: {sentence}")
     try:
         text = sentence.format(**places)
-    except KeyError as error:  # `told` takes a KeyError for runs that are not stored
+    except KeyError as error:
         raise ValueError(f"{error} is not among the places given for: {sentence}") from error
-    wrong = [
-        f"{name} is {said(place.row)}, not {place.verdict}"
-        for name, place in judged.items()
-        if place.verdict != verdict_text(place.row.verdict, getattr(place.row, "is_small", False))
-    ]
+    wrong = [f"{name} is {place.now}, not {place.verdict}" for name, place in judged.items() if not place.holds]
     if not wrong:
         return text
     return f'{text} <b style="color: #c00">The stored runs no longer say this: {"; ".join(wrong)}.</b>'
@@ -92,29 +115,31 @@ def the_verdict(differences: pd.DataFrame) -> str:
 
 def place(comparison: Comparison, run: str, verdict: str, task: str | None = None) -> Place:
     """The place of a run's difference from its reference, on a task or overall."""
-    with suppress(KeyError):
-        return Place(row_of(comparison, run, task), verdict)
-    return Place(None, verdict)
+    if task is None:
+        found = place_in(comparison.overall, verdict, run=run)
+    else:
+        found = place_in(comparison.differences, verdict, run=run, task=task)
+    return replace(found, is_known=run in comparison.references)
 
 
-def fact(is_now: str, said: str) -> Place:
-    """A place without a number, for a word of a sentence that no verdict decides: red where it is another one now."""
-    return Place(SimpleNamespace(verdict=is_now), said)
+def place_in(table: pd.DataFrame, verdict: str, **where: object) -> Place:
+    """The place of the first row of a table of verdicts whose columns have these values; without a row if none has."""
+    for column, value in where.items():
+        is_it = np.array([found == value for found in table[column]], dtype=bool)  # `==` of a column takes no tuple
+        table = table[is_it]
+    return Place(next(table.itertuples(), None), verdict)
 
 
 def row_of(comparison: Comparison, run: str, task: str | None = None) -> Any:
-    """The difference of a run from its reference, on a task or overall; raises KeyError where it is not stored."""
-    rows = comparison.overall if task is None else comparison.differences
-    rows = rows[rows["run"] == run]
-    if task is not None:
-        rows = rows[rows["task"] == task]
-    if rows.empty:
-        raise KeyError(f"{run}, {task or 'overall'}")
-    return next(rows.itertuples())
+    """The difference of a run from its reference, on a task or overall; raises MissingRun where it is not stored."""
+    row = place(comparison, run, "", task).row
+    if row is None:
+        raise MissingRun(f"no stored runs for {run}, {task or 'overall'}")
+    return row
 
 
 def told(sentence: Callable[..., str], *arguments: Any) -> str:
-    """What a function of findings.py says of its arguments, nothing where its runs are not stored."""
-    with suppress(KeyError, MissingRun, FileNotFoundError):
+    """What a function of findings.py says of its arguments, nothing where its runs or claims.csv are not stored."""
+    with suppress(MissingRun, FileNotFoundError):
         return sentence(*arguments)
     return ""

@@ -15,7 +15,7 @@ from mtbert_lab.paths import find_result
 from mtbert_lab.report import notebook, plots_sweeps, tables, words
 from mtbert_lab.report.tables import Comparison, Grid
 from mtbert_lab.report.words import TASK_LABELS
-from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds, interval_text
+from mtbert_lab.statistics import MEAN_MARGIN, SEEDS, count_seeds
 from mtbert_lab.store import Run, overall_interval
 
 TEACHERS = ("teachers", "distil", "temperature")  # the fields of teaching
@@ -93,7 +93,7 @@ def costs_table(comparison: Comparison, references: Sequence[str], stored: Mappi
         if not (runs := comparison.grid.runs.get(name)):
             continue
         rows[name] = {
-            "overall": interval_text(*overall_interval(runs)),
+            "overall": overall_interval(runs).text(),
             "parameters (M)": _millions(runs),
             "processor hours": _two_digits(pd.Series([hours(run) for run in runs]).mean()),
             "of its teachers": _two_digits(sum(hours(run) for run in teachers_of(runs, stored))),

@@ -131,8 +131,8 @@ def method_costs(comparison: Comparison) -> pd.DataFrame:
     rows = []
     for name, reference in comparison.both_stored.items():
         runs = comparison.runs[name]
-        speed, low, high = tables.cost_ratio(runs, comparison.runs[reference], "tokens_per_cpu_second")
-        row = {"run": name, "seeds": len(runs), "speed": speed, "low": low, "high": high}
+        speed = tables.cost_ratio(runs, comparison.runs[reference], "tokens_per_cpu_second")
+        row = {"run": name, "seeds": len(runs), "speed": speed.value, "low": speed.low, "high": speed.high}
         rows.append(row | constraint_shares(runs))
     return pd.DataFrame(rows, columns=["run", "seeds", "speed", "low", "high", "projected", "broken"])
 
@@ -283,7 +283,7 @@ def heads_table(comparison: Comparison) -> pd.DataFrame:
         longer = "–"
         reference = comparison.runs.get(comparison.references.get(name, ""), [])
         if reference and tables.are_timed_alike([*runs, *reference]):
-            longer = interval_text(*tables.cost_ratio(runs, reference, "train_cpu_seconds"), ".2f")
+            longer = tables.cost_ratio(runs, reference, "train_cpu_seconds").text(".2f")
         rows.append(
             {
                 "run": name,

@@ -52,10 +52,6 @@ NO_TEXTS = (
     "**The sentences are not here**, only ids and numbers. They appear once you have the datasets: "
     "`mtbert data fetch FOLDER` downloads them, and `MTBERT_DATA` names their folder."
 )
-ENCODERS = {
-    "MiniLM, 6 layers": encoder_config(RunConfig()),
-    "bert-base-uncased, 12 layers": BertConfig(),
-}
 
 
 def is_live() -> bool:
@@ -146,8 +142,9 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
     for runs in grid.pick(is_shown).runs.values():
         plan = runs[0].config.plan_text
         stored.append({"plan": plan, "facts": _plan_facts(runs)})
+    sizes = {"MiniLM, 6 layers": encoder_config(RunConfig()), "bert-base-uncased, 12 layers": BertConfig()}
     encoders = {}
-    for name, encoder in ENCODERS.items():
+    for name, encoder in sizes.items():
         encoders[name] = {"layers": encoder.num_hidden_layers, "sizes": part_sizes(encoder)}
     modes = {}
     for name in plots.MODES:
@@ -168,7 +165,7 @@ def plan_explorer(grid: Grid, tasks: Sequence[str]) -> None:
 
 def _plan_facts(runs: list[Run]) -> dict[str, str]:
     """What the runs of a plan scored and used, for reading: scores with 95 % intervals, costs with their range."""
-    facts = {"overall score": interval_text(*overall_interval(runs))}
+    facts = {"overall score": overall_interval(runs).text()}
     for task in runs[0].config.tasks:
         score = summarize(runs, task)
         facts[TASK_LABELS[task]] = interval_text(score["value"], score["low"], score["high"])

@@ -66,7 +66,14 @@ Symbols: N examples, S seeds, T tasks, Q quantiles.
 """
 
 from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference, paired, welch
-from mtbert_lab.statistics.intervals import Scored, example_share, interval_text, scores_and_covariance, seed_mean
+from mtbert_lab.statistics.intervals import (
+    Interval,
+    Scored,
+    example_share,
+    interval_text,
+    scores_and_covariance,
+    seed_mean,
+)
 from mtbert_lab.statistics.resamples import Estimate, Resamples, p_within
 from mtbert_lab.statistics.variances import SEEDS, Prior
 from mtbert_lab.statistics.verdicts import (
@@ -103,6 +110,7 @@ __all__ = [
     "Claim",
     "Difference",
     "Estimate",
+    "Interval",
     "Prior",
     "Resamples",
     "Scored",

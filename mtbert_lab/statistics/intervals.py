@@ -32,6 +32,18 @@ def interval_text(value: float, low: float, high: float, form: str = ".3f") -> s
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
+class Interval(NamedTuple):
+    """A value and the ends of its 95 % interval, nan where these are not known."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, form: str = ".3f") -> str:
+        """As `interval_text`."""
+        return interval_text(*self, form)
+
+
 def takes_counts(metric: Metric) -> bool:
     """Whether a metric is one of mtbert's, maybe with some of its arguments given by functools.partial."""
     function = metric.func if isinstance(metric, functools.partial) else metric
@@ -94,7 +106,7 @@ def example_share(covariance: ndarray) -> float:
     return float(beyond_mean / (S - 1))
 
 
-def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
+def seed_mean(tasks: Sequence[Scored]) -> Interval:
     """Mean of the tasks' metrics over the seeds, and the ends of its 95 % interval.
 
     Seeds and examples are crossed random effects: the variance of the examples is the jackknife's, S > 1 seeds add 1/S
@@ -108,7 +120,7 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
     scores, covariance = scores_and_covariance(tasks)
     value = round(float(scores.mean()), 10)
     if np.isnan(value):
-        return np.nan, np.nan, np.nan
+        return Interval(np.nan, np.nan, np.nan)
 
     S = len(scores)
     variance = covariance.mean()
@@ -121,8 +133,8 @@ def seed_mean(tasks: Sequence[Scored]) -> tuple[float, float, float]:
             freedom = max(variance**2 / squares, S - 1)
     error = np.sqrt(max(variance, 0.0)).round(10)
     if error == 0:
-        return value, np.nan, np.nan
+        return Interval(value, np.nan, np.nan)
     half = float(error * stdtrit(freedom, 0.975))
     are_ours = all(takes_counts(task.metric) for task in tasks)
     highest = 1.0 if are_ours else np.inf  # of mtbert's metrics none is higher than 1
-    return value, value - half, min(value + half, highest)
+    return Interval(value, value - half, min(value + half, highest))

@@ -78,6 +78,18 @@ class Judged(NamedTuple):
     cautious: str = ""  # the verdict with d0 at its lower bound
 
 
+class Tested(NamedTuple):
+    """A p-value, and what it becomes where it is corrected for the size of its family."""
+
+    p: float
+    corrected: float
+
+    @property
+    def level(self) -> float:
+        """The level at which the correction judges it."""
+        return LEVEL * (self.p / self.corrected if self.corrected else 1.0)
+
+
 def p_of_claim(claim: Claim) -> tuple[float, str]:
     """The p-value of a claim, and what it says if it is small enough."""
     claimed, found, margin = claim
@@ -113,15 +125,15 @@ def judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
 
 def _judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
     family = [claim for claim in claims if claim.found.is_decided]
-    p = np.array([p_of_claim(claim)[0] for claim in family])
-    p_equal = np.array([p_of_equality(claim) for claim in family])
-    numbers = np.stack([p, correct(p), p_equal, correct(p_equal)], axis=1)
-    of_family = iter(numbers.tolist())
-    judged = []
-    for claim in claims:
-        one = _judge_one(claim, *next(of_family)) if claim.found.is_decided else _undecided(claim)
-        judged.append(one)
-    return judged
+    of_claims = _tested([p_of_claim(claim)[0] for claim in family], correct)
+    of_equality = _tested([p_of_equality(claim) for claim in family], correct)
+    decided = map(_judge_one, family, of_claims, of_equality)  # in the order of the claims
+    return [next(decided) if claim.found.is_decided else _undecided(claim) for claim in claims]
+
+
+def _tested(p_values: Sequence[float], correct: Correction) -> list[Tested]:
+    p = np.array(p_values, dtype=float)
+    return list(map(Tested, p.tolist(), correct(p).tolist()))
 
 
 def _undecided(claim: Claim) -> Judged:
@@ -133,25 +145,20 @@ def _undecided(claim: Claim) -> Judged:
     return Judged(TOO_FEW, low, high, p=math.nan, corrected=math.nan, seeds_needed=needed)
 
 
-def _judge_one(claim: Claim, p: float, corrected: float, p_equal: float, corrected_equal: float) -> Judged:
+def _judge_one(claim: Claim, order: Tested, equality: Tested) -> Judged:
+    """order: the test of what is claimed; equality: that of "no difference that matters"."""
     claimed, found, margin = claim
     is_order = claimed in ORDERS
-    level = _level(p, corrected)
-    equal_level = _level(p_equal, corrected_equal)
-    low, high = found.interval(1 - level if is_order else 1 - 2 * level)  # margins are tested on one side each
-    if corrected < LEVEL:
+    sides = 1 if is_order else 2  # margins are tested on one side each
+    low, high = found.interval(1 - sides * order.level)
+    if order.corrected < LEVEL:
         is_small = is_order and abs(found.value) < margin
-        return Judged(p_of_claim(claim)[1], low, high, p, corrected, is_small)
-    if corrected_equal < LEVEL:
-        low, high = found.interval(1 - 2 * equal_level)
-        return Judged(NO_DIFFERENCE, low, high, p, corrected)
-    needed = _seeds_needed(claim, level, equal_level)
-    return Judged(TOO_FEW, low, high, p, corrected, seeds_needed=needed)
-
-
-def _level(p: float, corrected: float) -> float:
-    """The level at which the correction judges a p-value."""
-    return LEVEL * (p / corrected if corrected else 1.0)
+        return Judged(p_of_claim(claim)[1], low, high, *order, is_small)
+    if equality.corrected < LEVEL:
+        low, high = found.interval(1 - 2 * equality.level)
+        return Judged(NO_DIFFERENCE, low, high, *order)
+    needed = _seeds_needed(claim, order.level, equality.level)
+    return Judged(TOO_FEW, low, high, *order, seeds_needed=needed)
 
 
 def _seeds_needed(claim: Claim, level: float, equal_level: float) -> float:

@@ -8,6 +8,7 @@ from mtbert_lab.store.compare import (
     summarize,
     training_key,
 )
+from mtbert_lab.store.corpora import Corpora, NoCourseData, data_root, read_corpus, run_id_of
 from mtbert_lab.store.derived import cached_table, dev_table
 from mtbert_lab.store.folders import read_run, run_folder, stored_runs
 from mtbert_lab.store.grids import read_grid, read_grids
@@ -19,19 +20,14 @@ from mtbert_lab.store.run import MissingRun, Run
 from mtbert_lab.store.runs import (
     REPAIR,
     RUN_SIZE,
-    Corpora,
-    NoCourseData,
-    StoredSeeds,
-    data_root,
+    Seeds,
+    Training,
     is_done,
     load_or_run,
     of_one_version,
-    read_corpus,
-    run_id_of,
     score_table,
     stored_seeds,
     teacher_outputs,
-    train_once,
 )
 from mtbert_lab.store.tables import update_tables, write_table
 
@@ -44,7 +40,8 @@ __all__ = [
     "MissingRun",
     "NoCourseData",
     "Run",
-    "StoredSeeds",
+    "Seeds",
+    "Training",
     "cache_contents",
     "cached_table",
     "clear_models",
@@ -73,7 +70,6 @@ __all__ = [
     "stored_seeds",
     "summarize",
     "teacher_outputs",
-    "train_once",
     "training_key",
     "update_tables",
     "write_table",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -18,13 +19,31 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert.training import metrics_of
 from mtbert_lab.paths import stores
-from mtbert_lab.statistics import Difference, Prior, Scored, example_share, scores_and_covariance, seed_mean
+from mtbert_lab.statistics import Difference, Interval, Prior, Scored, example_share, scores_and_covariance, seed_mean
 from mtbert_lab.statistics import difference as difference_of
 from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.run import Run, StoreError
 
 NOT_IN_KEY = ("seed", "cosine_every")  # fields in which runs of one configuration may differ
 AVERAGES = {"overall": 0.5, "average": 1.0}  # mean of tasks -> factor of Pearson's correlation: paper 002; 001 and 003
+
+
+class Quantity(NamedTuple):
+    """What is compared: the score of a task, or the mean over some."""
+
+    tasks: tuple[str, ...]
+    correlation_factor: float = 1.0  # of Pearson's correlation; with 0.5 it counts as (1 + correlation) / 2
+
+    @classmethod
+    def mean(cls, tasks: Sequence[str], average: str) -> "Quantity":
+        """One of AVERAGES; of a single task it is its score."""
+        return cls(tuple(tasks), AVERAGES[average] if len(tasks) > 1 else 1.0)
+
+    def scored(self, runs: list[Run]) -> list[Scored]:
+        """What `statistics` takes of some runs, a part per task."""
+        return [scored(runs, task, correlation_factor=self.correlation_factor) for task in self.tasks]
+
+
 Stratum = tuple[str, str, int, str]  # corpus, encoder, steps, scheme
 Stores = tuple[Path, ...]
 Names = tuple[tuple[str, ...], ...]
@@ -59,13 +78,11 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     lowest seed, highest seed, seeds, n (examples). By default the first metric of the first training task."""
     task = task or runs[0].config.tasks[0]
     part = scored(runs, task, metric)
-    value, low, high = seed_mean([part])
+    mean = seed_mean([part])
     by_seed = part.scores()
     return {
         "metric": metric or TASKS[task].metric,
-        "value": value,
-        "low": low,
-        "high": high,
+        **mean._asdict(),
         "lowest seed": float(min(by_seed)),
         "highest seed": float(max(by_seed)),
         "seeds": len(runs),
@@ -73,11 +90,9 @@ def summarize(runs: list[Run], task: str | None = None, metric: str | None = Non
     }
 
 
-def overall_interval(runs: list[Run]) -> tuple[float, float, float]:
+def overall_interval(runs: list[Run]) -> Interval:
     """The mean over seeds of the score of the training tasks (`overall`), and its 95 % interval."""
-    tasks = runs[0].config.tasks
-    correlation_factor = AVERAGES["overall"] if len(tasks) > 1 else 1.0
-    return seed_mean(_all_scored(runs, tasks, correlation_factor))
+    return seed_mean(Quantity.mean(runs[0].config.tasks, "overall").scored(runs))
 
 
 def difference(first: list[Run], second: list[Run], what: str = "overall") -> Difference:
@@ -86,16 +101,15 @@ def difference(first: list[Run], second: list[Run], what: str = "overall") -> Di
     what: a task, or one of AVERAGES: of the tasks that both train, or where these differ, of those that both are scored
     on. The runs of `stores()` give the priors.
     """
-    tasks = [what]
+    quantity = Quantity((what,))
     if what in AVERAGES:
         one, other = first[0].config, second[0].config
-        tasks = list(one.tasks)
+        tasks = one.tasks
         if set(one.tasks) != set(other.tasks):
             tasks = [task for task in one.scored if task in other.scored]
-    correlation_factor = AVERAGES[what] if len(tasks) > 1 else 1.0
-    parts = _all_scored([*first, *second], tasks, correlation_factor)
-    priors = (prior_of(first, tasks, correlation_factor), prior_of(second, tasks, correlation_factor))
-    return difference_of(parts, (len(first), len(second)), priors)
+        quantity = Quantity.mean(tasks, what)
+    parts = quantity.scored([*first, *second])
+    return difference_of(parts, (len(first), len(second)), (prior_of(first, quantity), prior_of(second, quantity)))
 
 
 def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
@@ -104,20 +118,17 @@ def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def prior_of(runs: list[Run], tasks: Sequence[str], correlation_factor: float = 1.0) -> Prior | None:
-    """The prior of a configuration's seed variance, from its stratum of the runs of `stores()`; None without one.
-
-    tasks: one, or those whose mean is compared; correlation_factor: the factor of Pearson's correlation in that mean.
-    """
+def prior_of(runs: list[Run], quantity: Quantity) -> Prior | None:
+    """The prior of a configuration's seed variance, from its stratum of the runs of `stores()`; None without one."""
     config = runs[0].config
     strata = strata_of(config, runs[0].cost["steps"])
-    if not strata or not set(tasks) <= set(config.tasks):
+    if not strata or not set(quantity.tasks) <= set(config.tasks):
         return None
     among = tuple(stores())
-    prior = _fitted_prior(among, _names_of_runs(among), strata[0], tuple(tasks), correlation_factor)
+    prior = _fitted_prior(among, _names_of_runs(among), strata[0], quantity)
     if prior is None:
         return None
-    scores = [one.scores() for one in _all_scored(runs, tasks, correlation_factor)]
+    scores = [part.scores() for part in quantity.scored(runs)]
     return prior if prior.fits(float(np.mean(scores))) else None
 
 
@@ -188,24 +199,18 @@ def _configurations(among: Stores, names: Names) -> dict[tuple[Stratum, str], di
 
 
 @functools.lru_cache
-def _fitted_prior(
-    among: Stores, names: Names, stratum: Stratum, tasks: tuple[str, ...], correlation_factor: float
-) -> Prior | None:
+def _fitted_prior(among: Stores, names: Names, stratum: Stratum, quantity: Quantity) -> Prior | None:
     """The prior of a stratum for a task, or for the mean of all tasks of some runs; None without several seeds."""
-    configurations = _configurations(among, names).get((stratum, tasks[0]), {})
+    configurations = _configurations(among, names).get((stratum, quantity.tasks[0]), {})
     all_scores, shares = [], []
     for _, folders in sorted(configurations.items()):
         runs = [_read(folder) for folder in folders]
-        if len(tasks) > 1 and set(runs[0].config.tasks) != set(tasks):
+        if len(quantity.tasks) > 1 and set(runs[0].config.tasks) != set(quantity.tasks):
             continue
-        scores, covariance = scores_and_covariance(_all_scored(runs, tasks, correlation_factor))
+        scores, covariance = scores_and_covariance(quantity.scored(runs))
         all_scores.append(scores)
         shares.append(example_share(covariance))
     return Prior.fit(all_scores, shares) if shares else None
 
 
 _read = functools.lru_cache(maxsize=None)(read_run)
-
-
-def _all_scored(runs: list[Run], tasks: Sequence[str], correlation_factor: float) -> list[Scored]:
-    return [scored(runs, task, correlation_factor=correlation_factor) for task in tasks]

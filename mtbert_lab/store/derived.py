@@ -10,9 +10,9 @@ from mtbert.bert import CheckpointError
 from mtbert.data import DataError, load_table
 from mtbert.files import replacing
 from mtbert_lab.paths import OTHER_FOLDERS, find_result
+from mtbert_lab.store.corpora import data_root
 from mtbert_lab.store.examples import read_parquet
 from mtbert_lab.store.run import Run
-from mtbert_lab.store.runs import data_root
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from mtbert.data import TASKS
 from mtbert.names import composed
 from mtbert.paths import REPOSITORY
 from mtbert_lab.paths import stores
+from mtbert_lab.store.corpora import is_of_files_here
 from mtbert_lab.store.folders import run_folders, stored_runs
 from mtbert_lab.store.grids import IN_GRID, named_runs, read_grids
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.store.run import MissingRun
-from mtbert_lab.store.runs import is_of_files_here
 
 log = logging.getLogger(__name__)
 MOST_SHOWN = 10  # of the runs that a name fits

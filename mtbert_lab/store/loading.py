@@ -6,10 +6,11 @@ from mtbert.bert import NAMED_ENCODERS, CheckpointError
 from mtbert.data import DataError
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import cache_dir
+from mtbert_lab.store.corpora import read_corpus, run_id_of
 from mtbert_lab.store.folders import read_run, run_folder
 from mtbert_lab.store.listing import find_run
 from mtbert_lab.store.models import has_model, model_folder
-from mtbert_lab.store.runs import load_or_run, read_corpus, run_id_of
+from mtbert_lab.store.runs import load_or_run
 
 
 def load_model(
@@ -35,7 +36,7 @@ def load_model(
             raise DataError(f"{run_id}: its settings, its code or its encoder now name another run, {here}; train that")
         if not here.endswith(of_data):
             raise DataError(f"{run_id}: was trained on other data than those that are here, which make {here}")
-        load_or_run(found.config, data, device=device, again=True, accept_rejects=True)
+        load_or_run(found.config, data, device=device, needs_model=True, accept_rejects=True)
     model = MultitaskBert.load(model_folder(run_id))
     config = model.run_config
     needs_folder = model.tokenizer_source == config.encoder and config.encoder not in NAMED_ENCODERS

@@ -11,10 +11,10 @@ from mtbert.config import RunConfig
 from mtbert.files import remove_leftovers
 from mtbert.paths import cache_dir
 from mtbert_lab.paths import stores
+from mtbert_lab.store.corpora import is_of_files_here
 from mtbert_lab.store.folders import run_folder, store_lock, stored_runs
 from mtbert_lab.store.models import has_model, model_folder, remove_checkpoints, run_lock, size_of
 from mtbert_lab.store.run import StoreError
-from mtbert_lab.store.runs import is_of_files_here
 from mtbert_lab.store.tables import update_tables
 from mtbert_lab.store.teachers import TEACHERS
 
@@ -41,10 +41,10 @@ def cache_contents() -> list[tuple[str, int, str]]:
     return sorted(found, key=lambda entry: -entry[1])
 
 
-def remove_unused(days: float) -> tuple[int, float]:
+def remove_unused(days: float) -> tuple[int, int]:
     """Remove the arrays that nobody has read for so many days, and what killed processes left in the cache.
 
-    Returns the number of removed arrays and the freed MB. A process that has one of them mapped keeps it.
+    Returns the number of removed arrays and the freed bytes. A process that has one of them mapped keeps it.
     """
     count, freed = 0, 0
     for folder in model_folder("").glob("*"):
@@ -64,7 +64,7 @@ def remove_unused(days: float) -> tuple[int, float]:
                     path.unlink()
                     count += 1
                     freed += about.st_size
-    return count, freed / 1e6
+    return count, freed
 
 
 def clear_models(limit: float) -> dict[str, int]:

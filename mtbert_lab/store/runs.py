@@ -6,6 +6,7 @@ Who trains a run holds its lock, so that processes that ask for the same run tra
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +15,15 @@ from numpy import ndarray
 from safetensors import SafetensorError
 
 from mtbert.config import ConfigError, RunConfig
-from mtbert.data import TASKS, Corpus, DataError, demo
+from mtbert.data import TASKS, Corpus
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import OTHER_CACHE
 from mtbert.runtime import environment, pick_device
-from mtbert.training import TrainedRun, load_corpus, metrics_of, score_rows, train
+from mtbert.training import TrainedRun, metrics_of, score_rows, train
 from mtbert_lab.own_code import imported
-from mtbert_lab.paths import check_writable, find_data, stores
+from mtbert_lab.paths import check_writable, stores
 from mtbert_lab.statistics import Scored, seed_mean
+from mtbert_lab.store.corpora import data_digest, is_of_files_here, read_corpus, run_id_of
 from mtbert_lab.store.folders import read_run, run_folder, run_folders, write_run
 from mtbert_lab.store.models import has_model, model_folder, remove_checkpoints, run_lock, tell_limit
 from mtbert_lab.store.run import MissingRun, Run
@@ -31,11 +33,7 @@ from mtbert_lab.store.teachers import TeacherOutputs
 log = logging.getLogger(__name__)
 RUN_SIZE = 2**20  # bytes, more than a stored run takes
 REPAIR = "Repair the file, or train on the rows that are left with accept_rejects=True."
-StoredSeeds = list[tuple[Path, RunConfig]]  # folders of a configuration's seeds, all on one version of the data
-
-
-class NoCourseData(DataError):
-    """The course's files are not here, and no folder was named."""
+Seeds = dict[Path, RunConfig]  # folders of the stored seeds of a configuration, all on one version of the data
 
 
 def load_or_run(
@@ -45,17 +43,17 @@ def load_or_run(
     device: str = "auto",
     train_missing: bool = True,
     progress: bool | None = None,
-    again: bool = False,
+    needs_model: bool = False,
     accept_rejects: bool = False,
 ) -> Run:
     """The stored result of a run; if there is none, train and store it, and keep the model in the cache.
 
     data: the folder of the course's files, see `data_root`. store: default `stores()`; the first is written to.
     train_missing: if False, nothing is trained and no data are needed; the run is found by its configuration, and
-    MissingRun is raised if it is not stored. again: train a stored run whose model is not in the cache; the stored
-    result stays. accept_rejects: train although many rows are rejected or a class has no row, which raises DataError.
-    Teachers are trained before their student in the same way. If another process trains the run, this call waits for
-    it. Raises FolderError, before it trains, if the store or the cache cannot be written to.
+    MissingRun is raised if it is not stored. needs_model: train a stored run whose model is not in the cache; the
+    stored result stays. accept_rejects: train although many rows are rejected or a class has no row, which raises
+    DataError. Teachers are trained before their student in the same way. If another process trains the run, this call
+    waits for it. Raises FolderError, before it trains, if the store or the cache cannot be written to.
     """
     if not isinstance(config, RunConfig):
         raise ConfigError(f"a RunConfig is needed, as RunConfig.from_params makes it, not a {type(config).__name__}")
@@ -69,11 +67,11 @@ def load_or_run(
         )
     corpus = read_corpus(config, data)
     run_id = run_id_of(config, corpus)
-    if not is_done(run_id, among, again):
+    if not is_done(run_id, among, needs_model):
         corpus.warn()
         if not accept_rejects:
             corpus.check(REPAIR)
-        train_once(config, corpus, among, device, progress, data, again)
+        Training(among, data, device, progress).once(config, corpus, needs_model)
     update_tables(among[0])
     return read_run(run_folder(run_id, among), config)
 
@@ -92,134 +90,82 @@ def stored_seeds(
     if len(configs) > 1 and configs[0].train_rows:
         return [run for config in configs for run in stored_seeds([config], data, store)]
     among = [Path(store)] if store else stores()
-    versions: dict[str, StoredSeeds] = {}
+    versions: dict[str, Seeds] = {}
     for config in configs:
         for run_id, folder in run_folders(among, f"{config.digest}-").items():
             _, _, version = run_id.partition("-")
-            versions.setdefault(version, []).append((folder, config))
+            versions.setdefault(version, {})[folder] = config
 
     chosen = of_one_version(list(versions.values()), data)
-    return [read_run(folder, config) for folder, config in chosen]
+    return [read_run(folder, config) for folder, config in chosen.items()]
 
 
-def of_one_version(versions: Sequence[StoredSeeds], data: str | Path | None = None) -> StoredSeeds:
+def of_one_version(versions: Sequence[Seeds], data: str | Path | None = None) -> Seeds:
     """The seeds on the data of the files here, else on the version that most have; for one version no data are read."""
 
-    def rank(seeds: StoredSeeds) -> tuple[bool, int]:
-        folder, config = seeds[0]
+    def rank(seeds: Seeds) -> tuple[bool, int]:
+        folder, config = next(iter(seeds.items()))
         return is_of_files_here(folder.name, config, data), len(seeds)
 
     if len(versions) < 2:
-        return next(iter(versions), [])
+        return next(iter(versions), {})
     return max(versions, key=rank)
 
 
-def read_corpus(config: RunConfig, data: str | Path | None = None) -> Corpus:
-    """The tables of a run; raises DataError where they are not here."""
-    return load_corpus(config, data_root(config, data))
-
-
-class Corpora:
-    """The tables of many configurations, each read once; data: as in `data_root`."""
-
-    def __init__(self, data: str | Path | None) -> None:
-        self.data = data
-        self.read: dict[tuple, Corpus] = {}
-
-    def key(self, config: RunConfig) -> tuple:
-        """What the tables of a configuration depend on."""
-        drawn_with = config.seed if config.train_rows else None
-        return (config.corpus, config.tasks, config.scored, config.train_rows, config.augment, drawn_with)
-
-    def __call__(self, config: RunConfig) -> Corpus:
-        """The tables of a configuration."""
-        key = self.key(config)
-        if key not in self.read:
-            self.read[key] = read_corpus(config, self.data)
-        return self.read[key]
-
-    def run_id(self, config: RunConfig) -> str:
-        """The id of a run."""
-        return run_id_of(config, self(config))
-
-
-def data_root(config: RunConfig, data: str | Path | None = None) -> Path:
-    """The folder of the run's tables: the embedded demo corpus, or the course's files; raises NoCourseData without."""
-    if config.corpus == "demo" or all(TASKS[task].folder for task in config.scored):  # tasks of one's own have theirs
-        return demo.root()
-    folder = find_data(data)
-    if folder is None:
-        raise NoCourseData(
-            "corpus is 'course', but its files are not here: name their folder with --data or MTBERT_DATA, "
-            "download them with `mtbert data fetch`, or set corpus to 'demo'"
-        )
-    return folder
-
-
-def run_id_of(config: RunConfig, corpus: Corpus) -> str:
-    """The id of a run, `<configuration>-<data>`, see `folders`."""
-    return f"{config.digest}-{data_digest(corpus)}"
-
-
-def data_digest(corpus: Corpus) -> str:
-    """The part of run ids that names the tables."""
-    return corpus.fingerprint[:8]
-
-
-def is_done(run_id: str, among: Sequence[Path], again: bool) -> bool:
-    """Whether one of these stores has the run, and with `again` the cache its model."""
-    return run_folder(run_id, among) is not None and (has_model(run_id) or not again)
-
-
-def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:
-    """Whether a run was trained on the data files as they are here; False where they cannot be read."""
-    try:
-        corpus = read_corpus(config, data)
-    except DataError:
-        return False
-    return run_id.endswith(f"-{data_digest(corpus)}")
+def is_done(run_id: str, among: Sequence[Path], needs_model: bool) -> bool:
+    """Whether one of these stores has the run, and with `needs_model` the cache its model."""
+    return run_folder(run_id, among) is not None and (has_model(run_id) or not needs_model)
 
 
 # --- train ------------------------------------------------------------------------------------------------------------
 
 
-def train_once(
-    config: RunConfig,
-    corpus: Corpus,
-    among: Sequence[Path],
-    device: str,
-    progress: bool | None,
-    data: str | Path | None = None,
-    again: bool = False,
-    wait: bool = True,
-) -> bool:
-    """Train a run and store it in the first of some stores, unless that is done; whether this call has trained it.
+@dataclass(frozen=True)
+class Training:
+    """Where and how runs are trained, which is the same for a run and for its teachers.
 
-    A result that is stored stays, and the store's tables are not written. again: also where a stored run has no model
-    in the cache. A teacher is trained first if neither its outputs are stored nor its model is in the cache. wait: for
-    another process that trains the run or a teacher; else filelock.Timeout is raised. Raises, before it trains,
-    FolderError if the store or the cache cannot be written to, StoreError if a stored result is damaged, and
-    CheckpointError if a teacher's model is.
+    among: the stores that are read; the first is written to. data: as in `data_root`. wait: for another process that
+    trains a run or a teacher; else filelock.Timeout is raised.
     """
-    run_id = run_id_of(config, corpus)
-    folder = model_folder(run_id)
-    if not run_folder(run_id, among):  # else its model alone is trained again, for the cache
-        check_writable(among[0], size=RUN_SIZE)
-    check_writable(folder)
-    with run_lock(run_id, wait):
-        if is_done(run_id, among, again):  # another process may have trained it meanwhile
-            return False
-        if stored := run_folder(run_id, among):
-            read_run(stored)  # a damaged result is noticed before the training
-        outputs = teacher_outputs(config, corpus, partial(read_corpus, data=data), among)
-        for teacher in outputs.missing():
-            train_once(teacher, read_corpus(teacher, data), among, device, progress, data, again=True, wait=wait)
-        place = pick_device(device)
-        teachers = outputs.mean_logits(corpus, place)
-        checkpoint = folder / "checkpoint.pt"
-        trained = train(config, corpus, device=device, checkpoint=checkpoint, progress=progress, teachers=teachers)
-        _write(_run_of(trained, config, corpus, run_id, environment(place)), trained.model, among)
-    return True
+
+    among: Sequence[Path]
+    data: str | Path | None = None
+    device: str = "auto"
+    progress: bool | None = None
+    wait: bool = True
+
+    def once(self, config: RunConfig, corpus: Corpus, needs_model: bool = False) -> bool:
+        """Train a run and store it, unless that is done; whether this call has trained it.
+
+        A result that is stored stays, and the store's tables are not written. needs_model: also where a stored run has
+        no model in the cache. A teacher is trained first if neither its outputs are stored nor its model is in the
+        cache. Raises, before it trains, FolderError if the store or the cache cannot be written to, StoreError if a
+        stored result is damaged, and CheckpointError if a teacher's model is.
+        """
+        run_id = run_id_of(config, corpus)
+        folder = model_folder(run_id)
+        if not run_folder(run_id, self.among):  # else its model alone is trained again, for the cache
+            check_writable(self.among[0], size=RUN_SIZE)
+        check_writable(folder)
+        with run_lock(run_id, self.wait):
+            if is_done(run_id, self.among, needs_model):  # another process may have trained it meanwhile
+                return False
+            if stored := run_folder(run_id, self.among):
+                read_run(stored)  # a damaged result is noticed before the training
+            outputs = teacher_outputs(config, corpus, partial(read_corpus, data=self.data), self.among)
+            for teacher in outputs.missing():
+                self.once(teacher, read_corpus(teacher, self.data), needs_model=True)
+            device = pick_device(self.device)
+            trained = train(
+                config,
+                corpus,
+                device=self.device,
+                checkpoint=folder / "checkpoint.pt",
+                progress=self.progress,
+                teachers=outputs.mean_logits(corpus, device),
+            )
+            _write(_run_of(trained, config, corpus, run_id, environment(device)), trained.model, self.among)
+        return True
 
 
 def teacher_outputs(

@@ -66,7 +66,7 @@ def test_every_step_gives_rows(short, tmp_path):
     }
     assert {row["size"] for row in rows} >= {"1-bert, 8-48-8", "hybrid-3, 8-48-8", "PAL, 8-48-8", "3-bert, 8-48-8"}
     for row in rows:
-        assert 0 < float(row["ratio" if row["peer"] else "ours"]) < math.inf
+        assert 0 < float(row["ratio"]) < math.inf
         assert row["our_busy"] == ""
     peers = {row["peer"] for row in rows if row["size"] == "1-bert, 8-48-8"}
     assert {ONE_PASS, PER_TASK} <= peers and EAGER in peers
@@ -99,8 +99,8 @@ def test_an_encoder_made_on_the_spot_has_a_token_for_every_word(encoder):
 
 
 def test_one_failing_step_ends_no_other(short, tmp_path):
-    bad = Work("bad", MINILM, "fp32", SHAPES, (), dict(plan="no plan"))
-    good = Work("good", MINILM, "fp32", SHAPES, ())
+    bad = Work("bad", MINILM, "fp32", SHAPES, (EAGER,), dict(plan="no plan"))
+    good = Work("good", MINILM, "fp32", SHAPES, (EAGER,))
     rows, outcomes = rows_of([bad, good], tmp_path)
     assert [outcome.failed for outcome in outcomes] == [True, False] and "bad: failed, " in outcomes[0].text
     assert [row["size"] for row in rows] == ["good"]

@@ -80,13 +80,13 @@ def test_lengths_without_the_data(config, course_data, monkeypatch):
         for task in THREE
     }  # fmt: skip
     here = read_lengths(config)
-    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda path=None: None)
+    monkeypatch.setattr("mtbert_lab.store.corpora.find_data", lambda path=None: None)
     with pytest.raises(DataError, match="files are not here"):
         read_lengths(config)
     write_table(counts, results_dir() / "lengths.csv")
     stored = read_lengths(config)
     with monkeypatch.context() as patch, pytest.raises(DataError, match="typo"):
-        patch.setattr("mtbert_lab.store.runs.find_data", find_data)
+        patch.setattr("mtbert_lab.store.corpora.find_data", find_data)
         read_lengths(config, "typo")
     for split in ("train", "dev"):
         for task in THREE:
@@ -114,7 +114,7 @@ def test_stored_runs_next_to_their_predictions(config, speeds, course_data):
 
 def test_a_stored_run_that_cannot_be_predicted_is_left_out(config, speeds, course_data, monkeypatch, caplog):
     run = load_or_run(config, device="cpu", progress=False)
-    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda path=None: None)
+    monkeypatch.setattr("mtbert_lab.store.corpora.find_data", lambda path=None: None)
     assert check_runs(results_dir(), None).empty
     assert f"{run.run_id}: no prediction" in caplog.text
 

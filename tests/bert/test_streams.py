@@ -9,13 +9,6 @@ from torch import Tensor
 from mtbert.bert import side_by_side
 
 
-def test_jobs_run_in_their_order():
-    called = []
-    jobs = [partial(called.append, name) for name in "abc"]
-    assert side_by_side(jobs) == [None] * 3
-    assert called == ["a", "b", "c"]
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_jobs_of_a_graph_have_streams_of_their_own():
     x = torch.ones(4, device="cuda")

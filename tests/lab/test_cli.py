@@ -215,6 +215,22 @@ def test_workers_share_the_cores(tiny_config, course_folder, tmp_path, monkeypat
     assert told == [threads]
 
 
+def test_train_hands_on_its_options(tiny_config, course_folder, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("mtbert_lab.sweep.train_missing", lambda runs, *how: told.append(how) or {})
+    options = ["--workers", "2", "--threads", "3", "--device", "cpu", "--scheduler", "tcp://10.0.0.1:8786"]
+    grid = write_grid(tmp_path, tiny_config)
+    assert mtbert("train", grid, "--in-order", "--data", course_folder, *options).exit_code == 0
+    assert told == [(2, 3, course_folder, "cpu", "tcp://10.0.0.1:8786")]
+
+
+def test_own_code_is_of_the_report_of_a_grid_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("mtbert_lab.report.build.build_report", lambda *args, **options: pytest.fail("built"))
+    (tmp_path / "own.py").write_text("")
+    result = mtbert("report", "--import", tmp_path / "own.py")
+    assert result.exit_code == 2 and "is for runs of a --grid" in result.output
+
+
 def test_a_dry_run_lists_the_runs_and_trains_none(tiny_config, course_folder, tmp_path, speeds, isolated, run_of):
     speeds.speed = Speed(0.1, 0.1 / 3)
     grid = write_grid(tmp_path, tiny_config)

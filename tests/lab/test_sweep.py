@@ -25,6 +25,7 @@ from mtbert.data.corpus import Corpus
 from mtbert.training.checkpoint import Stop
 from mtbert_lab.cluster import _check_processes
 from mtbert_lab.paths import results_dir
+from mtbert_lab.store.corpora import Corpora, read_corpus, run_id_of
 from mtbert_lab.store.models import has_model, model_folder
 from mtbert_lab.sweep import (
     Status,
@@ -91,6 +92,23 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     assert [run.run_id for run in look_up(pairs) if run.is_stored] == [stored.run_id, trained.run_id]
     monkeypatch.setenv("MTBERT_RESULTS", str(isolated / "another"))
     assert not any(run.is_stored for run in look_up(pairs))
+
+
+def test_a_table_is_read_once_for_runs_that_share_it_alone(tiny_config, course_data):
+    base = tiny_config.but(tasks=("sts",), epochs=1)
+    few = base.but(train_rows=8)
+    configs = [
+        base,
+        base.but(augment="swap"),
+        base.but(score_tasks=("sst",)),
+        few,
+        few.but(seed=2),
+        base.but(corpus="demo"),
+    ]
+    corpora = Corpora(None)
+    assert [corpora.run_id(config) for config in configs] == [
+        run_id_of(config, read_corpus(config)) for config in configs
+    ]
 
 
 def test_a_damaged_run_is_not_taken_for_a_stored_one(tiny_config, course_data, run_of):

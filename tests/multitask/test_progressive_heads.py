@@ -192,3 +192,10 @@ def test_parameters_that_several_tasks_train():
     only_sts = dict(tasks=("sts",), score_tasks=("sst", "quora"))
     assert shared(upstream="free", **only_sts) == set()
     assert shared(upstream="free", tasks=("quora", "sts"), score_tasks=("sst",)) == {"by_task.sst", "by_task.quora"}
+
+
+def test_attention_starts_as_torchs_layers_do():
+    """Uniform up to 1 / sqrt(fan_in), far above N(0, .02)."""
+    for part in UpstreamAttention(20, [5, 1], 6).modules():
+        if isinstance(part, torch.nn.Linear):
+            assert part.weight.abs().max() > 0.5 * part.in_features**-0.5 and part.bias.any()

@@ -149,6 +149,11 @@ def test_houlsby_starts_near_the_identity(hidden):
     for hook in HOOKS["houlsby"]:
         change = getattr(adapter, hook)(1, x) - x
         assert 0 < change.norm() < 0.02 * x.norm()
+    for name, parameter in new("houlsby", BertConfig(num_hidden_layers=1), adapter_size=120).named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any()
+        else:  # N(0, .01), cut off at two standard deviations
+            assert parameter.std().item() == pytest.approx(0.0088, rel=0.05) and parameter.abs().max() <= 0.02
 
 
 @torch.no_grad()

@@ -107,6 +107,16 @@ def test_weight_zero_is_the_run_without_teachers_and_weight_one_is_not(three_tas
     assert not equal(taught(student), alone)
 
 
+def test_the_outputs_of_teachers_are_of_all_rows_and_for_students_alone(three_tasks, course_folder):
+    student = three_tasks.but(teachers=[three_tasks])
+    corpus = load_corpus(student, course_folder)
+    few = {task: torch.zeros(3, 5) if task == "sst" else torch.zeros(3) for task in student.tasks}
+    with pytest.raises(TrainingError, match=r"'sst': 40.*given are .*'sst': 3"):
+        train(student, corpus, device="cpu", progress=False, teachers=few)
+    with pytest.raises(TrainingError, match="are needed"):
+        train(three_tasks, corpus, device="cpu", progress=False, teachers=few)
+
+
 def test_training_needs_the_outputs_of_the_teachers(three_tasks, course_folder):
     student = three_tasks.but(teachers=[three_tasks])
     with pytest.raises(TrainingError, match=r"logits for all training rows are needed, .*given are \{\}"):

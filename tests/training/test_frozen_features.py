@@ -56,6 +56,19 @@ def test_another_run_reads_what_the_first_one_wrote(run, config, monkeypatch):
     assert len(files()) == 4
 
 
+@pytest.mark.parametrize(
+    "change",
+    [dict(pooling="cls"), dict(precision="bf16"), dict(max_length=8), dict(pairs="concat"), dict(weights="random")],
+    ids=str,
+)
+def test_what_changes_the_embeddings_changes_the_file(run, tiny_config, change):
+    config = tiny_config.but(tasks=("sts",), frozen=True)
+    run(config)
+    before = set(files())
+    run(config.but(**change))
+    assert len(before) == 2 and len(set(files()) - before) == 2
+
+
 def test_one_pass_keeps_nothing(run, config):
     """Nor do points of the curve that read few rows of dev."""
     short = config.but(epochs=1, keep="last")

@@ -112,11 +112,6 @@ def test_a_damaged_checkpoint_is_not_used(saved, caplog, damage):
     assert saver_of(saved).restore() is None and "is damaged and is not used" in caplog.text
 
 
-def test_a_checkpoint_of_another_run_is_not_used(saved, caplog):
-    assert saver_of(saved, "another run").restore() is None
-    assert f"{saved} belongs to another run, or was begun" in caplog.text
-
-
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(saved, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -155,6 +155,18 @@ def test_pretraining_is_a_function_of_the_seed_and_leaves_the_generator_alone(en
     assert same(results[0], results[1]) and not same(results[1], results[2])
 
 
+def test_a_point_is_the_mean_of_the_steps_since_the_last_one(encoder, texts, monkeypatch):
+    """Each step says the sum of its losses, the masked tokens it got right, and their number."""
+    monkeypatch.setattr(module, "POINTS", 2)  # in each of two epochs of five steps
+    step, counts = module._Pretraining.step, []
+    monkeypatch.setattr(module._Pretraining, "step", lambda self, *a: counts.append(step(self, *a)) or counts[-1])
+    curve = pretrain(encoder, texts, SETTINGS)
+    assert curve["step"].tolist() == [3, 5, 8, 10]
+    losses, right, masked = np.add.reduceat(np.array(counts), [0, 3, 5, 8]).T
+    assert curve["loss"].tolist() == pytest.approx(losses / masked)
+    assert curve["accuracy"].tolist() == pytest.approx(right / masked)
+
+
 def test_the_weights_are_those_of_a_plain_loop(encoder, texts):
     """AdamW with decay 0.01, a warm-up over 2 of 20 steps, then down to 0; dropout; batches of the larger size, 4."""
     config = SETTINGS.but(tasks=("sst", "quora"), batch_size={"sst": 2, "quora": 4})

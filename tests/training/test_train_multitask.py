@@ -259,3 +259,9 @@ def test_a_frozen_encoder_reads_each_split_once(run, config, fields, counted):
     run(config.but(tasks=("sst", "quora"), score_tasks=("sts",), frozen=True, epochs=4, **fields))
     read = sorted(task for _, batches, *_ in calls for task in batches)
     assert read == ["quora", "quora", "sst", "sst", "sts"], "train and dev, of sts dev; one batch holds a split"
+
+
+def test_a_point_before_a_tasks_turn_has_no_loss_of_it(run, config):
+    curve = run(config.but(scheme="in_turn", steps_per_epoch=None)).curve
+    first, last = curve["train_loss_sts"].iloc[[0, -1]]
+    assert math.isnan(first) and not math.isnan(last)

@@ -210,7 +210,7 @@ def attempt(board: Board, worker: int, train: Callable[[], str]) -> bool:
 def train(run: Run, args: argparse.Namespace) -> str:
     """Train and store a run; its score in words. The model is not kept: it would fill the disk."""
     from mtbert.config import RunConfig
-    from mtbert_lab.store import read_corpus, read_run, run_folder, run_id_of, train_once
+    from mtbert_lab.store import Training, read_corpus, read_run, run_folder, run_id_of
     from mtbert_lab.store.models import model_folder
 
     run_id = run["run_id"]
@@ -218,7 +218,7 @@ def train(run: Run, args: argparse.Namespace) -> str:
     corpus = read_corpus(config)
     if run_id_of(config, corpus) != run_id:
         raise RuntimeError(f"it is {run_id_of(config, corpus)} here, not {run_id}: other tables, encoder or code")
-    if train_once(config, corpus, [args.results], args.device, False, wait=False):
+    if Training([args.results], device=args.device, progress=False, wait=False).once(config, corpus):
         shutil.rmtree(model_folder(run_id))
     score = read_run(run_folder(run_id, [args.results])).score()
     return f"{run_id}, dev {score:.4f}"

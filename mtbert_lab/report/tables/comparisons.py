@@ -17,7 +17,7 @@ from mtbert.config import RunConfig
 from mtbert.data import TASKS
 from mtbert_lab.report.tables.grids import Grid
 from mtbert_lab.report.words import TASK_LABELS
-from mtbert_lab.statistics import MEAN_MARGIN, decide, interval_text, margin_of, verdict_text
+from mtbert_lab.statistics import decide, interval_text, margin_of, verdict_text
 from mtbert_lab.store import Run, difference, training_key
 
 
@@ -52,25 +52,23 @@ class Comparison:
 
     @cached_property
     def differences(self) -> pd.DataFrame:
-        """A row per run and task: run, reference, task, and the columns of `decide`."""
-        rows, found = [], []
+        """A row per run and task that both train: run, reference, task, and the columns of `decide`."""
+        rows = []
         for name, reference in self.both_stored.items():
-            first, second = self.runs[name], self.runs[reference]
-            for task in TASKS:
-                if task in first[0].config.tasks and task in second[0].config.tasks:
-                    rows.append((name, reference, task))
-                    found.append(difference(first, second, task))
-        table = pd.DataFrame(rows, columns=["run", "reference", "task"])
-        return table.join(decide(found, table["task"].map(margin_of)))
+            both = set(self.runs[name][0].config.tasks) & set(self.runs[reference][0].config.tasks)
+            rows += [(name, reference, task) for task in TASKS if task in both]
+        return self._decided(rows)
 
     @cached_property
     def overall(self) -> pd.DataFrame:
-        """A row per run: the difference of the overall score, with run, reference, and the columns of `decide`."""
-        found = []
-        for name, reference in self.both_stored.items():
-            found.append(difference(self.runs[name], self.runs[reference]))
-        rows = list(self.both_stored.items())
-        return pd.DataFrame(rows, columns=["run", "reference"]).join(decide(found, [MEAN_MARGIN] * len(found)))
+        """A row per run, the difference of the overall score, as in `differences`; task: "overall"."""
+        return self._decided([(name, reference, "overall") for name, reference in self.both_stored.items()])
+
+    def _decided(self, rows: list[tuple[str, str, str]]) -> pd.DataFrame:
+        """Verdicts on these differences, one family. rows: run, reference, and a task or "overall"."""
+        found = [difference(self.runs[name], self.runs[reference], what) for name, reference, what in rows]
+        table = pd.DataFrame(rows, columns=["run", "reference", "task"])
+        return table.join(decide(found, table["task"].map(margin_of)))
 
     def difference_table(self) -> pd.DataFrame:
         """`differences` for reading: a row per run and what it is compared with, a column per task.

@@ -11,7 +11,7 @@ from mtbert.multitask import encoder_config
 from mtbert.sharing import SharingPlan
 from mtbert_lab.report.tables.grids import Grid
 from mtbert_lab.report.tables.scores import last_overall
-from mtbert_lab.statistics import Difference, welch
+from mtbert_lab.statistics import Difference, Interval, welch
 from mtbert_lab.store import Run, difference
 
 
@@ -84,14 +84,14 @@ def log_cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Differ
     return welch(np.log(first_costs), np.log(second_costs))
 
 
-def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> tuple[float, float, float]:
+def cost_ratio(first: list[Run], second: list[Run], quantity: str) -> Interval:
     """Ratio of the costs of two configurations and its 95 % interval.
 
     One seed on a side has none, nor have times that are not comparable, which differ by more than chance.
     """
     found = log_cost_ratio(first, second, quantity)
     low, high = found.interval() if are_timed_alike([*first, *second]) else (np.nan, np.nan)
-    return tuple(np.exp([found.value, low, high]).tolist())
+    return Interval(*np.exp([found.value, low, high]).tolist())
 
 
 def pareto(table: pd.DataFrame, cost: str) -> list[str]:

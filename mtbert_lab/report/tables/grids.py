@@ -12,7 +12,7 @@ from mtbert.config import RunConfig
 from mtbert.names import composed
 from mtbert.paths import REPOSITORY
 from mtbert_lab.escapes import code
-from mtbert_lab.store import Run, read_grid, stored_seeds
+from mtbert_lab.store import MissingRun, Run, read_grid, stored_seeds
 
 ADAPTER = ("adapter", "adapter_size", "adapter_heads")  # the fields of an adapter
 GRADIENTS = ("gradients", "gradient_options", "memory_batch")  # the fields of a gradient method
@@ -40,6 +40,12 @@ class Grid:
         """The configurations that are not stored."""
         stored = {run.config for run in chain(*self.runs.values())}
         return set(chain(*self.configs.values())) - stored
+
+    def runs_of(self, name: str) -> list[Run]:
+        """The stored seeds of a run; raises MissingRun where there is none."""
+        if name not in self.runs:
+            raise MissingRun(f"{' '.join(self.paths)}: no run {name!r} is stored")
+        return self.runs[name]
 
     def only(self, names: Iterable[str]) -> "Grid":
         """The part with these names, in their order."""

@@ -22,10 +22,7 @@ def sample(config, name="run", known=(), **fields) -> Sample:
 class Here:
     """Stands for a pool of processes, which monkeypatch does not reach."""
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
+    def shutdown(self):
         pass
 
     def submit(self, function, *arguments):

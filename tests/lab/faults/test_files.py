@@ -20,7 +20,7 @@ from mtbert.files import write_checksums
 from mtbert.multitask import MultitaskBert
 from mtbert_lab.model_card import export_with_card
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import runs
+from mtbert_lab.store import corpora, runs
 from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder
@@ -147,9 +147,9 @@ def test_damaged_predictions_are_named_before_a_model_is_trained_again(stored, c
     (folder_of(stored) / "predictions.parquet").write_bytes(b"")
     shutil.rmtree(model_folder(stored.run_id))
     monkeypatch.setattr(runs, "train", None)
-    corpus = runs.read_corpus(stored.config, course_data)
+    corpus = corpora.read_corpus(stored.config, course_data)
     with pytest.raises(StoreError, match=r"predictions\.parquet is damaged"):
-        runs.train_once(stored.config, corpus, [results_dir()], "cpu", progress=False, again=True)
+        runs.Training([results_dir()], device="cpu", progress=False).once(stored.config, corpus, needs_model=True)
 
 
 def test_damaged_predictions_are_named(stored):

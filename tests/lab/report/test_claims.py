@@ -16,6 +16,7 @@ from mtbert.config import ConfigError, RunConfig
 from mtbert.data.tasks import TASKS
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import SharingPlan
+from mtbert_lab.report import claims
 from mtbert_lab.report.claim_counts import by_verdict, findings_checked, unchecked
 from mtbert_lab.report.claims import (
     CHECKS,
@@ -78,10 +79,10 @@ def test_how_unsteady_a_run_is(synthetic):
     scores = [0.0, 0.5, 0.9, 0.7, 0.8, 0.75]  # of steps 50 to 300; the last third begins at 200
     curve = pd.DataFrame({"step": range(50, 301, 50), "dev_score": scores, "dev_sst": scores[::-1]})
     run = synthetic(RunConfig(), 0.9, curve=curve)
-    assert CHECKS["unsteadiness"].of_seed(run, "overall") == pytest.approx(0.05)
-    assert CHECKS["unsteadiness"].of_seed(run, "sst") == pytest.approx(np.std([0.9, 0.5, 0.0], ddof=1))
+    assert claims._unsteadiness(run, "overall") == pytest.approx(0.05)
+    assert claims._unsteadiness(run, "sst") == pytest.approx(np.std([0.9, 0.5, 0.0], ddof=1))
     with pytest.raises(ConfigError, match="2 points in the last third of the steps, 3 are needed"):
-        CHECKS["unsteadiness"].of_seed(replace(run, curve=curve.iloc[[0, 3, 5]]), "overall")
+        claims._unsteadiness(replace(run, curve=curve.iloc[[0, 3, 5]]), "overall")
 
 
 @pytest.mark.parametrize("task", ["sst", "sts", "overall", "average"])
@@ -124,7 +125,7 @@ def test_claims_are_corrected_together(folders, monkeypatch):
         value, deviation = found["good" if first[0].config.learning_rate == 1e-3 else "same"]
         return Difference(value, np.array([deviation**2]), 3)
 
-    monkeypatch.setattr("mtbert_lab.report.claims.difference", fixed)
+    monkeypatch.setitem(CHECKS, "difference", CHECKS["difference"]._replace(measure=fixed))
     alone = all_checked(folders, order("good", "greater"))
     assert alone["verdict"].tolist() == ["reproduced"] and alone["low"][0] > 0
     both = all_checked(folders, order("good", "greater"), order("same", "greater"))

@@ -92,7 +92,7 @@ def run_cells(isolated, monkeypatch) -> Iterator[Callable[[Path, dict], str]]:
     def run_cells(path: Path, values: dict) -> str:
         given = parameterize_notebook(load_notebook_node(str(path)), values)
         InteractiveShell.clear_instance()
-        shell = InteractiveShell.instance()
+        shell = InteractiveShell.instance(config=WITHOUT_HISTORY)
         with capture_output() as captured:
             for cell in given.cells:
                 shell.run_cell(cell.source, store_history=True).raise_error()

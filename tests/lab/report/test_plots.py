@@ -312,7 +312,9 @@ def test_differences_of_nothing_are_drawn_without_a_warning(value):
 def test_plans_by_size_has_every_difference_and_a_box_for_every_copy():
     table = pd.DataFrame({"name": ["1-bert", "hybrid-1"], "parameters": [20.0, 40.0], "value": [0.0, 0.01]})
     table = table.assign(low=[np.nan, 0.005], high=[np.nan, 0.015])
-    ax = plots_sweeps.plans_by_size(table, {"1-bert": [1, 1], "hybrid-1": [1, 3]}, 0.002)
+    tasks = ("sst", "quora", "sts")
+    plans = {name: SharingPlan.parse(name, tasks, 2).table().filter(like="layer", axis=0) for name in table["name"]}
+    ax = plots_sweeps.plans_by_size(table, plans, 0.002)
     assert drawn(ax) >= {(20.0, 0.0), (40.0, 0.01)}
     assert [len(inset.patches) for inset in ax.child_axes] == [2, 4]
     colours = [to_hex(box.get_facecolor()) for box in ax.child_axes[1].patches]

@@ -97,7 +97,8 @@ def test_the_site_is_published_by_the_commands_of_the_readme():
     assert workflow["jobs"]["deploy"]["needs"] == "build"
 
 
-BENCH = [row for row in read_rows(REPOSITORY / "results" / "bench.csv") if row["device"].startswith("cpu")]
+BENCH = read_rows(REPOSITORY / "results" / "bench.csv")
+ON_CPU = [row for row in BENCH if row["device"].startswith("cpu")]
 SPEEDS = {
     "a training step, 32 texts of 26 tokens": ("step", "32x26", "transformers sdpa, fused AdamW"),
     "a training step, 8 texts of 512 tokens": ("step", "8x512", "transformers sdpa, fused AdamW"),
@@ -113,7 +114,7 @@ SPEEDS = {
 
 @pytest.mark.parametrize("label", SPEEDS)
 def test_a_speed_is_what_was_measured(label):
-    [row] = [row for row in BENCH if (row["benchmark"], row["size"], row["peer"]) == SPEEDS[label]]
+    [row] = [row for row in ON_CPU if (row["benchmark"], row["size"], row["peer"]) == SPEEDS[label]]
     assert (row["mtbert"], row["threads"], row["repeats"]) == ("0.7.0", "2", "5")
     ratio, low, high = (float(row[name]) for name in ("ratio", "low", "high"))
     assert f"| {label} | {ratio:.2f} ({low:.2f} to {high:.2f}) |" in README
@@ -138,7 +139,6 @@ GPU_STEPS = {
     "1-bert with PALs of bert-base's size, against ours without graphs": (BASE, "PAL, 8-48-8", EAGER),
     "PCGrad of bert-base's size, against TorchJD": (BASE, "PCGrad, 3x12x40", "TorchJD"),
 }
-BENCH = read_rows(REPOSITORY / "results" / "bench.csv")
 ON_GPU = [row for row in BENCH if row["benchmark"] == "gpu" and row["device"].startswith("NVIDIA H100")]
 
 

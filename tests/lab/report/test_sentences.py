@@ -8,10 +8,10 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import notebook, words
-from mtbert_lab.report.sentences import SMALL, Place, fact, no_gain, place, tell, the_verdict
+from mtbert_lab.report.sentences import SMALL, Fact, Place, no_gain, place, tell, the_verdict
 from mtbert_lab.report.tables import Grid, compare, one_family
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW
-from mtbert_lab.store import read_grid
+from mtbert_lab.store import MissingRun, read_grid
 
 BASE = RunConfig(tasks=("sst", "quora", "sts"), scheme="unified", keep="last")
 PARAMS = REPOSITORY / "params/cpu"
@@ -63,8 +63,10 @@ def test_a_misspelt_place_or_format_is_an_error(plans):
 
 
 def test_a_place_without_runs_fails_only_where_its_sentence_is_told(plans, said):
-    missing = place(plans, "hybrid-2", "better")
-    with pytest.raises(KeyError, match="no stored runs for gain"):
+    missing = Place(None, "better")
+    with pytest.raises(ValueError, match="gain: no such run is compared"):
+        tell("{gain}", gain=place(plans, "hybrid-2", "better"))
+    with pytest.raises(MissingRun, match="no stored runs for gain"):
         tell("{gain}", gain=missing)
     notebook.teller(OWN | {"seed": 2})("{gain} {millions[hybrid-2]}", gain=missing, millions={})
     assert said == [notebook.OTHER_RUNS]
@@ -82,7 +84,7 @@ def test_that_nothing_gains_is_checked_for_every_difference(plans):
     text = tell("{count}: {equal}, {worse}, {few}.", **no_gain(plans.overall[plans.overall["run"] != "3-bert"]))
     assert text == "2: 1, 1, 0."
     assert "no longer say this: gain 1 is better" in tell("{count}.", **no_gain(plans.overall))
-    with pytest.raises(KeyError):
+    with pytest.raises(MissingRun):
         tell("{count}.", **no_gain(plans.overall.iloc[:0]))
 
 
@@ -138,12 +140,12 @@ def test_a_sentence_has_its_numbers_and_says_when_its_verdicts_no_longer_hold(de
 
 def test_a_fact_is_red_where_it_is_another_one_now():
     sentence = "SST and Quora conflict most often, at {most}."
-    pair = fact("SST and Quora", "SST and Quora")
+    pair = Fact("SST and Quora", "SST and Quora")
     assert tell(sentence, most="61%", pair=pair) == "SST and Quora conflict most often, at 61%."
-    other = fact("SST and STS", "SST and Quora")
+    other = Fact("SST and STS", "SST and Quora")
     assert "no longer say this: pair is SST and STS, not SST and Quora" in tell(sentence, most="61%", pair=other)
     for now in (f"{NO_DIFFERENCE} or worse", f"{NO_DIFFERENCE}, more"):
-        assert "no longer" in tell(sentence, most="61%", pair=fact(now, NO_DIFFERENCE)), "it begins alike"
+        assert "no longer" in tell(sentence, most="61%", pair=Fact(now, NO_DIFFERENCE)), "it begins alike"
 
 
 def test_the_verdict_of_several_differences_names_all_of_them():

@@ -228,7 +228,7 @@ def test_baselines_are_of_all_tasks_of_a_grid(isolated, grid_of):
 
 
 def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monkeypatch):
-    monkeypatch.setattr("mtbert_lab.store.runs.find_data", lambda folder=None: None)
+    monkeypatch.setattr("mtbert_lab.store.corpora.find_data", lambda folder=None: None)
     assert tables.read_baselines(BASE.but(corpus="course")).empty
 
 

@@ -36,8 +36,8 @@ from mtbert_lab.statistics import (
 from mtbert_lab.statistics.intervals import _count_columns, _jackknife, _one_by_one, takes_counts
 from mtbert_lab.statistics.variances import CONFIGURATIONS, Side, draw_variances
 from mtbert_lab.statistics.verdicts import Claim, holm, p_of_claim
+from mtbert_lab.store.compare import Quantity, prior_of, scored, strata_of
 from mtbert_lab.store.compare import difference as stored_difference
-from mtbert_lab.store.compare import prior_of, scored, strata_of
 
 
 def drawn(n: int, right: float) -> tuple[np.ndarray, np.ndarray]:
@@ -270,7 +270,7 @@ def test_few_stored_seeds_tell_where_the_mean_of_all_lies(committed, task, kept)
     """Leave-out: one or two of three to five stored seeds; the full mean is covered in at least 95 % of the cases."""
     inside, cases = 0, 0
     for runs in (runs for grid in ("hybrids", "progressive", "gradients") for runs in replicated(grid)):
-        if len(runs) < 3 or (prior := prior_of(runs, [task])) is None:
+        if len(runs) < 3 or (prior := prior_of(runs, Quantity((task,)))) is None:
             continue
         scores, covariance = scores_and_covariance([scored(runs, task)])
         for start in range(len(runs)):
@@ -549,3 +549,17 @@ def test_an_interval_of_an_accuracy_is_that_of_a_binomial_count():
     expected = stats.binom(5000, share).ppf([0.025, 0.975]) / 5000
     assert interval(accuracy, predicted, labels) == pytest.approx(expected, abs=0.0008)
     assert interval(accuracy, np.arange(20) > 0, np.ones(20))[1] == 1, "no score is higher"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(weights="random"), dict(frozen=True), dict(keep="best"), dict(pairs="sum"), dict(pretrain="after"),
+        dict(scheme="in_turn"), dict(teachers=[dict(tasks=["sst", "sts"])]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_runs_of_another_kind_have_no_stratum(fields):
+    like = RunConfig(tasks=("sst", "sts"), keep="last")
+    assert len(strata_of(like, 10)) == 2
+    assert strata_of(like.but(**fields), 10) == []

@@ -26,8 +26,9 @@ from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import folders, removal, runs
+from mtbert_lab.store import corpora, folders, removal, runs
 from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions, summarize
+from mtbert_lab.store.corpora import data_root
 from mtbert_lab.store.folders import read_run, stored_runs, write_run
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, is_of_files_here, list_runs
@@ -35,7 +36,7 @@ from mtbert_lab.store.loading import load_model
 from mtbert_lab.store.models import has_model, model_folder, run_lock
 from mtbert_lab.store.removal import cache_contents, clear_models, forget
 from mtbert_lab.store.run import MissingRun, Run, StoreError
-from mtbert_lab.store.runs import data_root, stored_seeds
+from mtbert_lab.store.runs import stored_seeds
 
 THREE = RunConfig(tasks=("sst", "quora", "sts"), scheme="unified", keep="last")
 
@@ -183,7 +184,7 @@ def test_what_killed_processes_left_is_removed(config, course_data, run_of):
     for path in (kept, *left):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    corpus = runs.load_corpus(config, course_data)
+    corpus = corpora.load_corpus(config, course_data)
     partial = model_folder(f"{config.digest}-{corpus.fingerprint[:8]}") / ".checkpoint.pt.77"
     partial.parent.mkdir(parents=True)
     partial.touch()
@@ -201,7 +202,7 @@ def test_a_missing_run_is_named_and_not_trained(config, course_data, monkeypatch
 def test_a_stored_run_is_found_without_the_data(config, course_data, monkeypatch, run_of):
     run = run_of(config)
     monkeypatch.delenv("MTBERT_DATA")
-    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    monkeypatch.setattr(corpora, "find_data", lambda path=None: None)
     assert_same(run, run_of(config, train_missing=False))
     with pytest.raises(DataError, match=r"--data or MTBERT_DATA.*mtbert data fetch.*corpus to 'demo'"):
         run_of(config)
@@ -309,7 +310,7 @@ def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(
     assert versions == {old.run_id: "of other files", new.run_id: "of the files here"}
     monkeypatch.delenv("MTBERT_DATA")
     assert find_run(f"{grid}:one:1", data) == new.run_id
-    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    monkeypatch.setattr(corpora, "find_data", lambda path=None: None)
     with pytest.raises(MissingRun, match="fits 2 runs"):
         find_run(f"{grid}:one:1")
 
@@ -324,7 +325,7 @@ def test_seeds_are_all_of_one_version_of_the_data(config, course_folder, tmp_pat
     assert [run.run_id for run in stored_seeds(seeds)] == many
     few = [run_of(seed).run_id for seed in seeds[1:2]]
     assert [run.run_id for run in stored_seeds(seeds)] == few
-    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    monkeypatch.setattr(corpora, "find_data", lambda path=None: None)
     assert [run.run_id for run in stored_seeds(seeds)] == many
     assert stored_seeds(seeds[2:]) == []
 
@@ -346,7 +347,7 @@ def test_who_lists_runs_is_not_told_of_rejected_rows(
     with open(data / "ids-sst-train.csv", "a") as file:
         file.write("40\tx40\ta fine end\t9\n40\tx41\ta fine end\t3\n")
     with caplog.at_level("WARNING"):
-        assert not runs.is_of_files_here(old.run_id, config) and not caplog.text
+        assert not corpora.is_of_files_here(old.run_id, config) and not caplog.text
         new = run_of(config)
         assert "9 is outside 0..4" in caplog.text, "where it is trained"
         caplog.clear()
@@ -455,7 +456,7 @@ def test_the_run_that_brings_the_cache_to_its_limit_says_so(config, course_data,
 def test_models_without_data_stay(config, course_data, monkeypatch, run_of):
     run = run_of(config)
     monkeypatch.delenv("MTBERT_DATA")
-    monkeypatch.setattr(runs, "find_data", lambda data: None)
+    monkeypatch.setattr(corpora, "find_data", lambda data: None)
     assert clear_models(0) == {} and has_model(run.run_id)
 
 
@@ -522,7 +523,7 @@ def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, ca
     shutil.rmtree(model_folder(run.run_id))
     assert run_of(config).score() == 0.75 and not model_folder(run.run_id).exists()
     with caplog.at_level(logging.WARNING):
-        assert run_of(config, again=True).score() == 0.75
+        assert run_of(config, needs_model=True).score() == 0.75
     assert f"dev {run.score():.4f}, the stored result, which stays, 0.7500" in caplog.text
     assert load_model(run.run_id).run_config == run.config
 
@@ -558,9 +559,9 @@ def test_runs_on_different_dev_examples_are_not_compared(config, course_data, ru
 
 def test_tasks_with_files_of_their_own_need_no_folder_of_datasets(course_folder, monkeypatch):
     monkeypatch.setitem(TASKS, "own", TASKS["quora"].model_copy(update={"name": "own", "folder": course_folder}))
-    monkeypatch.setattr(runs, "find_data", lambda path=None: None)
+    monkeypatch.setattr(corpora, "find_data", lambda path=None: None)
     config = RunConfig(corpus="course", tasks=("own",))
-    assert len(runs.load_corpus(config, data_root(config)).train["own"]) == 40
+    assert len(corpora.load_corpus(config, data_root(config)).train["own"]) == 40
     with pytest.raises(DataError, match="its files are not here"):
         data_root(config.but(tasks=("own", "sst")))
 
@@ -572,11 +573,11 @@ def test_the_demo_corpus_needs_no_data():
 def test_a_worker_does_not_wait_for_a_teacher_that_another_process_trains(config, course_data):
     teacher = config.but(seed=2)
     student = config.but(teachers=[teacher])
-    corpus = runs.read_corpus(student, course_data)
-    lock = model_folder(runs.run_id_of(teacher, corpus)) / "lock"
+    corpus = corpora.read_corpus(student, course_data)
+    lock = model_folder(corpora.run_id_of(teacher, corpus)) / "lock"
     lock.parent.mkdir(parents=True)
     with FileLock(lock), pytest.raises(Timeout):
-        runs.train_once(student, corpus, [results_dir()], "cpu", progress=False, wait=False)
+        runs.Training([results_dir()], device="cpu", progress=False, wait=False).once(student, corpus)
 
 
 def test_every_committed_run_is_read_under_the_id_of_its_configuration():
