@@ -19,6 +19,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
+from traitlets.config import Config
 
 from mtbert.bert import BertConfig, BertModel
 from mtbert.config import ConfigError
@@ -29,6 +30,7 @@ from mtbert_lab.report import notebook, plots
 from mtbert_lab.store import read_grids
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+WITHOUT_HISTORY = Config({"HistoryManager": {"enabled": False}})  # its database would outlive its folder
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
