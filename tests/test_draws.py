@@ -1,14 +1,18 @@
-"""What is drawn at random in a run: batches, tasks, dropout, masked tokens, GEM's memory."""
+"""What is drawn at random in a run: weights, subsets, batches, tasks, dropout, masked tokens, GEM's memory."""
 
 import hashlib
 
 import numpy as np
+import pytest
 import torch
 
 from mtbert.batches import train_batches
 from mtbert.bert.cpu_ops import keep_mask
 from mtbert.config import RunConfig
+from mtbert.data import Corpus, demo
 from mtbert.gradients import EpisodicMemory
+from mtbert.multitask import MultitaskBert
+from mtbert.training.loop import _subset
 from mtbert.training.masked_lm import mask_tokens
 from mtbert.training.task_order import training_steps
 
@@ -50,3 +54,32 @@ def test_the_draws_of_a_run_stay_as_they_are():
     memory.add("sst", np.arange(100))
     assert memory.rows("sst").tolist() == [67, 33, 68, 93, 4, 87, 94, 26]
     assert memory.sample("sst", 3, step=0).tolist() == [87, 93, 33]
+
+
+def test_the_subsets_of_a_run_stay_as_they_are():
+    """Of the training rows by its seed, and of the rows that a point of its curve reads, the same for every seed."""
+    tables = Corpus.load(demo.root(), ("sst", "sts"), ("sst", "sts"), train_rows=5, seed=1).train
+    assert [name[:6] for name in tables["sst"]["id"]] == ["828319", "da2a96", "d9288c", "f599e9", "88111f"]
+    assert [name[:6] for name in tables["sts"]["id"]] == ["d27b25", "9909f9", "77e3e8", "e463a2", "5800e4"]
+    assert _subset(7, 20).tolist() == [2, 3, 4, 6, 13, 16, 19]
+
+
+def test_the_first_weights_of_a_run_stay_as_they_are():
+    """The order in which its parts are drawn: encoder, adapters, heads, their attention."""
+    config = RunConfig(
+        tasks=tuple(LENGTHS), weights="random", layers=1, adapter="pal", adapter_size=24, adapter_heads=4,
+        feeds=("sst>quora", "sst>sts", "quora>sts"), combine="attention", head_norm=True, head_layers=2, head_width=8,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = MultitaskBert(config)
+    first = {
+        "encoder.embeddings.0.position.weight": [0.0421487, 0.0091642],
+        "encoder.poolers.0.weight": [0.0044742, -0.0057147],
+        "encoder.adapters.sst.encode.weight": [0.0257788, 0.0130147],
+        "encoder.adapters.sts.attention.0.value.weight": [0.0150615, -0.0236637],
+        "heads.by_task.sst.layers.0.weight": [0.0115658, 0.0078805],
+        "heads.by_task.sts.layers.1.weight": [-0.3137824, -0.0375687],
+        "heads.attention.sts.values.1.weight": [0.1367425, -0.7506716],
+    }
+    for name, weights in first.items():
+        assert model.get_parameter(name).flatten()[:2].tolist() == pytest.approx(weights, abs=1e-6)

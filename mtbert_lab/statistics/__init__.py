@@ -63,6 +63,10 @@ shown"; where it is a difference of scores, and both one-sided tests against the
 difference that matters". S resampled seeds have only (S - 1) / S of the variance of a mean over seeds.
 
 Symbols: N examples, S seeds, T tasks, Q quantiles.
+
+*The way of a verdict.* `scores_and_covariance` of the runs' predictions (intervals.py), `difference` of two
+configurations with a prior for each (differences.py, variances.py), `judge` on a whole family (verdicts.py). Tables and
+sentences of notebooks call `decide`; claims.csv is judged in `mtbert_lab/report/claims.py`.
 """
 
 from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference, paired, welch

@@ -27,11 +27,11 @@ class Difference:
     """A difference between two configurations, and draws of its variance."""
 
     value: float
-    variances: ndarray
+    variances: ndarray  # (D,)
     seeds: int  # the smaller number of the two
     is_decided: bool = True  # else there are too few seeds for a verdict
     of_examples: float = 0.0  # the part of the variance that comes from the examples
-    sides: tuple[Side, ...] = ()
+    sides: tuple[Side, ...] = ()  # of a difference of scores; none of `welch` and `paired`
 
     def __repr__(self) -> str:
         seeds = count_seeds(self.seeds)

@@ -18,8 +18,9 @@ def load_model(
 ) -> MultitaskBert:
     """The kept model of a run, from the cache. With `train_missing` a stored run without a model is trained again.
 
-    run: the start of its id, or 'GRID.yaml:NAME:SEED', see `find_run`. Raises MissingRun unless one run fits,
-    CheckpointError if its model is not there, and DataError if it was trained on other data than those that are here.
+    run: the start of its id, or 'GRID.yaml:NAME:SEED', see `find_run`. device: where it is trained again; the model
+    itself comes on the CPU. Raises MissingRun unless one run fits, CheckpointError if its model is not there, and
+    DataError if it was trained on other data than those that are here.
     """
     run_id = find_run(run, data)
     stored = run_folder(run_id)

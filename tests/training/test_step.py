@@ -404,6 +404,14 @@ def test_other_tasks_memories_constrain_a_sampled_step(step_of, gradients, field
     assert any(active), "some of these steps hurt another task"
 
 
+def test_the_memory_is_drawn_by_the_seed_of_the_run(step_of):
+    steps = [step_of(gradients="gem", memory_size=5, seed=seed) for seed in (1, 2)]
+    for step in steps:
+        step.trainer.remember({"sst": np.arange(20)})
+    first, second = (step.trainer.memory.rows("sst").tolist() for step in steps)
+    assert first != second
+
+
 def test_what_the_memories_alone_share_moves_with_an_active_constraint_alone(step_of):
     step = step_of(gradients="gem", plan="S1 S1(sst|quora,sts)", memory_batch=6)
     remembered(step)
