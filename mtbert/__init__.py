@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mtbert.sharing import ADAPTERS, PAL, SharedEncoder, SharingPlan
     from mtbert.training import train
 
-__version__ = "0.32.0"
+__version__ = "0.33.0"
 
 # Rounds that a thread of torch's waits awake for the others. By default there are 300,000: where other programs use the
 # cores, threads then wait for threads that cannot run, and some steps take 30 times as long. Read when torch is

@@ -34,6 +34,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 
 
 def _import_files(files: list[Path] | None) -> list[Path] | None:
+    """A callback of typer's: the option has the value that it returns."""
     from mtbert_lab.own_code import import_files
 
     import_files(files or ())

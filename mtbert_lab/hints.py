@@ -2,7 +2,6 @@
 
 _ON_THE_COMMAND_LINE = {  # what errors and reports of mtbert say -> what a user of the command writes
     "for one of your own import the file that registers it": "--import FILE.py runs your own",
-    "import the file that registers it": "--import FILE.py runs the code",
     "accept_rejects=True": "--accept-rejects",
     "data=FOLDER": "--data",
     "encoder_only=True": "--encoder-only",

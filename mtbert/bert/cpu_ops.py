@@ -83,7 +83,7 @@ def _gradients(
 
 
 class _Linear(torch.autograd.Function):
-    """`_product` with its derivatives; `setup_context` makes it work in torch.func, too."""
+    """`_product` with its derivatives; `setup_context` makes it work in `torch.func.grad`, too."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -96,7 +96,9 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, gradient, lambda x, weight: _Linear.apply(x, weight, None))  # it may have a derivative
+        return _gradients(
+            ctx, gradient, lambda x, weight: _Linear.apply(x, weight, None)
+        )  # so that the gradient has a derivative, too
 
 
 class _Bfloat16Linear(torch.autograd.Function):

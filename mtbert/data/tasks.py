@@ -158,7 +158,7 @@ class Task(BaseModel):
         if self.kind == "similarity" and not self.is_pair:
             raise ValueError("kind: similarity is that of a pair; a number for each single text is kind 'regression'")
         if self.metric not in (known := (*metrics_for(self.kind, self.num_classes), *OWN_METRICS)):
-            own = "for one of your own, import the file that registers it"
+            own = "for one of your own import the file that registers it"
             raise ValueError(f"metric: is {self.metric!r}; kind {self.kind!r} has {', '.join(known)}; {own}")
         low, high = self.label_range
         if not 0 < high - low < math.inf:

@@ -112,8 +112,8 @@ def _project(g: Tensor, M: Tensor, gram: ndarray, margin: float) -> tuple[Tensor
 def _dual_weights(A: ndarray, products: ndarray, lengths: ndarray, scale: float, margin: float) -> ndarray:
     """v (K,) >= margin: how much of each memory's gradient brings a gradient inside the constraints.
 
-    A (K, K): Gram matrix of the memories' gradients, scaled to length 1; lengths (K,): theirs before; products (K,): of
-    the gradient with them; scale: the length in units of which the dual has the gradient.
+    A (K, K): Gram matrix of the memories' gradients, scaled to length 1; lengths (K,): their lengths before that;
+    products (K,): of the gradient with them; scale: the dual is solved for the gradient divided by it.
     """
     b = products / lengths / scale
     lowest = margin * lengths / scale
@@ -149,8 +149,9 @@ def _solve_dual(A: ndarray, b: ndarray) -> ndarray:
 def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
     """The projected gradient g~ = M'v + g (P,) of A-GEM, and v (K,), float64 on the CPU. g (P,), M (K, P).
 
-    g_ref is the mean of the memories' gradients. Where g . g_ref < 0, g~ = g - (g . g_ref / |g_ref|^2) g_ref; else
-    g~ = g. Raises ValueError for other shapes or a gradient that is not finite.
+    g_ref is the mean of the memories' gradients. Where g . g_ref < 0 and |g_ref|^2 is not 0 in float64,
+    g~ = g - (g . g_ref / |g_ref|^2) g_ref; else g~ = g. Raises ValueError for other shapes or a gradient that is not
+    finite.
     """
     _check_gradient(g, M)
     K = len(M)

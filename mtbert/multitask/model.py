@@ -256,6 +256,8 @@ class MultitaskBert(nn.Module):
             model.load_state_dict(tensors, assign=True)
         except (CheckpointError, OSError, MemoryError):
             raise
+        except ConfigError as error:  # a task, code or field that is not known here
+            raise CheckpointError(f"{folder}: {error}") from error
         except Exception as error:  # of many types
             reason = textwrap.shorten(str(error), 200)
             raise CheckpointError(

@@ -90,9 +90,10 @@ def train(
     beside NAME.pt also NAME_pretraining_*.pt.
     progress: show a bar; None: on a terminal.
     teachers: where the configuration has some, for every task their `mean_logits` for the rows of the training table.
-    Raises TrainingError at the first loss that is not finite, with a method that reads gradients (on a GPU not PCGrad)
-    also at the first such gradient; and for a corpus of other tasks. What pretraining lacks is said before any
-    training: TrainingError for texts without a token to mask, CheckpointError for a tokenizer without a mask token.
+    Raises TrainingError at the first loss, or outputs for dev, that are not finite, with a method that reads gradients
+    (on a GPU not PCGrad) also at the first such gradient; and for a corpus of other tasks. What pretraining lacks is
+    said before any training: TrainingError for texts without a token to mask, CheckpointError for a tokenizer without a
+    mask token.
     """
     path = Path(checkpoint) if checkpoint else None
     run = _Run(config, corpus, pick_device(device), path, progress)
@@ -324,7 +325,10 @@ class _Run:
         scores = {}
         for task in config.tasks:
             chosen = _subset(config.curve_rows, len(splits.dev[task]))
-            table = splits.dev[task].predictions(model, "dev", chosen)
+            try:
+                table = splits.dev[task].predictions(model, "dev", chosen)
+            except TrainingError as error:
+                raise TrainingError(f"after step {state.step}: {error}") from error
             metric = next(iter(metrics_of(TASKS[task]).values()))
             score = metric(table["predicted"].to_numpy(float), table["label"].to_numpy(float))
             predictions[task] = table
@@ -365,7 +369,7 @@ class _Run:
                 is_kept = self.config.keep == "best_per_task"
             if is_kept:
                 names = _changing(model)
-                if name != "overall" and state.kept:  # at the first of all points all of them
+                if name != "overall" and state.kept:  # the first point keeps all of them
                     names &= model.own_weights(name)
                 state.kept |= {key: value.clone() for key, value in model.state_dict().items() if key in names}
 

@@ -226,7 +226,8 @@ def predict_table(
 ) -> pd.DataFrame:
     """Predictions of a trained model for a checked table: task, split, id, predicted, confidence, and known labels.
 
-    The model moves to the device and stays there. Outputs of frozen layers are not kept on disk.
+    The model moves to the device and stays there. Outputs of frozen layers are not kept on disk. Raises TrainingError
+    if outputs are not finite.
     """
     place = pick_device(device)
     model = model.to(place)

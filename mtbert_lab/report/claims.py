@@ -137,7 +137,9 @@ def claims_at_papers_size(params: Path = REPOSITORY / "params") -> pd.DataFrame:
     renamed = []
     for claim in claims:
         parts = claim[claim["check"]]  # names of runs, what is claimed of them, the quantity
-        if not isinstance(parts, list) or claim["check"] == "forgetting":  # arithmetic names no run
+        if (
+            not isinstance(parts, list) or claim["check"] == "forgetting"
+        ):  # arithmetic and none name no run, forgetting names pairs of them
             continue
         if all(part in larger for part in parts if "/" in str(part)):
             renamed.append(claim | {claim["check"]: [larger.get(part, part) for part in parts]})
@@ -189,29 +191,29 @@ def _row(*groups: list[Run]) -> dict:
     return {"seeds": min(map(len, groups)), "run_ids": " ".join(run_ids)}
 
 
-def _two_runs(claim: dict, grids: Grids) -> tuple[dict, list[Run], list[Run]]:
-    """The begin of a claim's row, and the seeds of the two runs that it names."""
+def _two_runs(claim: dict, grids: Grids) -> tuple[dict, list[Run], list[Run], str, Any]:
+    """The beginning of a claim's row, the seeds of its two runs, what it claims of them, and in which quantity."""
     first, claimed, second, what = claim[claim["check"]]
     if claimed not in CLAIMED:
         raise ConfigError(f"claims.yaml, {claim['claim']}: {claimed!r} is not greater, smaller, equal or 'not greater'")
     runs = find(grids, first), find(grids, second)
-    return _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}, *runs
+    row = _row(*runs) | {"why": f"{first} against {second} in {what}, claimed {claimed}"}
+    return row, *runs, claimed, what
 
 
 def _check_two_runs(claim: dict, grids: Grids) -> dict:
     """A number of one run minus that of another, as `Check.measure` has it."""
-    row, first, second = _two_runs(claim, grids)
+    row, first, second, claimed, what = _two_runs(claim, grids)
     if not row["seeds"]:
         return row | {"verdict": NOT_MEASURED}
     check = CHECKS[claim["check"]]
-    _, claimed, _, what = claim[claim["check"]]
     margin = margin_of(what) if check.has_margin else 0.0
     return row | {"compared": Compared(claimed, check.measure(first, second, what), margin)}
 
 
 def _check_costs(claim: dict, grids: Grids) -> dict:
     """The logarithm of a ratio of costs, against that of the ratio that is claimed."""
-    row, first, second = _two_runs(claim, grids)
+    row, first, second, claimed, quantity = _two_runs(claim, grids)
     if not row["seeds"]:
         return row | {"verdict": NOT_MEASURED}
     runs = [*first, *second]
@@ -219,7 +221,6 @@ def _check_costs(claim: dict, grids: Grids) -> dict:
         places = " and ".join(sorted(set(map(trained_by, runs))))
         shared = "" if all(run.is_on_cpu for run in runs) else ", where several runs share a GPU"
         return row | {"verdict": NOT_COMPARABLE, "why": f"{row['why']}; costs of {places}{shared}"}
-    _, claimed, _, quantity = claim["cost"]
     ratio = float(claim.get("number", 1)) if claimed == "equal" else 1.0
     found = log_cost_ratio(first, second, quantity)
     found = replace(found, value=found.value - math.log(ratio))

@@ -63,7 +63,7 @@ def box() -> str:
     together = pairs_together(read("heads_schedules"), plans.grid)
     gradients = read("gradients")
     samplers = compare(adapters, "sampling")
-    longer = Comparison(read("samplers_long"), {"PAL, proportional, long": "PAL, round-robin, long"})
+    longer = compare(read("samplers_long"), "sampling")
     schemes = one_task_a_step(adapters, plans.grid)
     methods = _methods(adapters, gradients)
     sentences = {
@@ -241,7 +241,7 @@ def three_runs_buy(plans: Comparison) -> str:
     """What the mean of three runs of one encoder gains; raises MissingRun without the runs."""
     runs = {name: plans.part.runs_of(name) for name in ("1-bert", "3-bert")}
     if len(runs["1-bert"]) < 3:
-        raise MissingRun("1-bert: three seeds are needed")
+        raise MissingRun("1-bert: fewer than three seeds are stored")
     trials = chain(*(three_in_one(Systems.read(task, runs), *runs) for task in TOGETHER))
     judged = judge_trials(list(trials)).set_index(["remedy", "task"])
 
@@ -289,7 +289,7 @@ def pairs_in_two(pairs: Comparison, together: Comparison) -> str:
 def samplers_trade(samplers: Comparison, longer: Comparison, schemes: Comparison) -> str:
     """What drawing the task of a step changes; raises MissingRun without the runs.
 
-    longer: with PALs and four times the steps. schemes: from `one_task_a_step`.
+    longer: with four times the steps. schemes: from `one_task_a_step`.
     """
     return tell(
         "Where a step trains one task, draws in proportion to size gain {quora:size} on Quora over "
@@ -332,7 +332,7 @@ def gem_is_for(gradients: Grid) -> str:
     config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     times = times_as_long(_without_and_with_gem(gradients))
     if math.isnan(times):
-        raise MissingRun("no pair of runs on CPUs of one kind")
+        raise MissingRun("no pair of runs is stored that CPUs of one kind trained")
     return (
         f"{keeps} On CPUs it takes about {times:.0f} times as long. It keeps {config.memory_size} examples of each "
         f"earlier task, and reads {config.memory_batch} of each a step."
@@ -341,10 +341,10 @@ def gem_is_for(gradients: Grid) -> str:
 
 def gem_keeps(gradients: Grid) -> str:
     """What GEM keeps of earlier tasks in sequence; raises MissingRun without the runs."""
-    config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     found = less_forgotten(_without_and_with_gem(gradients))
     if not found.seeds:
-        raise MissingRun("a seed that all of them have")
+        raise MissingRun("no seed is stored of all of them")
+    config = gradients.configs[f"{SEQUENCES[0]}, GEM"][0]
     row = next(decide([found], [MEAN_MARGIN]).itertuples())
     where = f"Where tasks are trained one after the other, {config.train_rows:,} examples each"
     if found.is_decided:
@@ -366,7 +366,7 @@ def agem_keeps(gradients: Grid) -> str:
     plain = gradients.runs_of("sequence")
     found = [less_forgotten([(plain, gradients.runs_of(f"sequence, {method}"))]) for method in ("A-GEM", "GEM")]
     if not all(one.seeds for one in found):
-        raise MissingRun("a seed that both have")
+        raise MissingRun("no seed is stored of both")
     agem, gem = decide(found, [MEAN_MARGIN] * 2).itertuples()
     return tell(
         "In the order SST, Quora, STS these scores fall by {agem:size} less with A-GEM and by {gem:size} less with "
@@ -399,8 +399,8 @@ def _claims_checked() -> str:
     return tell(
         "Our runs check {count} findings. They reproduce {reproduced} and contradict {contradicted}: *the best PALs "
         "stay below the best model without* (with other samplers) and *deeper heads help* (by less than the margin, "
-        "where a pair is one sequence). For {equal} the difference is shown not to matter, {few} have too few runs to "
-        "tell; another {waiting} wait.",
+        "where a pair is one sequence). For {equal} the difference is shown not to matter, and {few} have too few runs "
+        "to tell. Another {waiting} wait.",
         both=Fact(checked["names"], CONTRADICTED_CLAIMS),
         **checked,
     )

@@ -44,7 +44,6 @@ const sign = h.dataset.sign = h.dataset.sign == 1 ? -1 : 1, text = row => row.ce
 const number = row => parseFloat(text(row).replace(/,/g, '')), order = (a, b) => number(a) - number(b);
 [...body.rows].sort((a, b) => sign * (isNaN(order(a, b)) ? text(a).localeCompare(text(b)) : order(a, b)))
   .forEach(row => body.append(row))"""
-OVERALL = "overall"  # the mean over tasks, as a panel of a figure
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 ABOUT = ("data", "device", "threads", "mtbert", "torch")  # what a run ran on
 INJECTED = "# Parameters\n"  # how the cell begins that papermill adds behind the parameters cell

@@ -273,8 +273,8 @@ def _box(mode: str, lighter: float = 0.0) -> dict:
 
 def legend_of_modes(figure: plt.Figure) -> None:
     """The colours and hatches of `plan`, below the axes."""
-    boxes = [Patch(label=mode, **_box(mode)) for mode in MODES]
-    figure.legend(handles=boxes, loc="outside lower center", ncols=len(MODES), frameon=False)
+    handles = [Patch(label=mode, **_box(mode)) for mode in MODES]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(MODES), frameon=False)
 
 
 NAME_PLACES = [(7, 0), (-7, 0)]  # offsets from a point, in points of print: beside it, then farther above and below

@@ -346,8 +346,8 @@ def plans_by_size(
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("parameters (million)")
     looks = {"one copy for all tasks": COLOURS["shared"], "a copy for each task": COLOURS["individual"]}
-    boxes = [Patch(label=label, color=colour) for label, colour in looks.items()]
-    ax.legend(handles=boxes, loc="lower center", bbox_to_anchor=(0.63, 0.6), fontsize="small", frameon=False)
+    handles = [Patch(label=label, color=colour) for label, colour in looks.items()]
+    ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.63, 0.6), fontsize="small", frameon=False)
     return ax
 
 

@@ -30,7 +30,7 @@ class Place:
 
     row: Any  # of `decide`; None where its runs are not stored
     verdict: str  # that the sentence rests on
-    is_known: bool = True  # else the comparison has no run of this name, whatever is stored
+    unknown: str = ""  # the name of a run that the comparison does not have, whatever is stored
 
     @property
     def now(self) -> str:
@@ -77,8 +77,10 @@ def tell(sentence: str, **places: Any) -> str:
     """
     judged = {name: place for name, place in places.items() if isinstance(place, Place | Fact)}
     differences = {name: place for name, place in judged.items() if isinstance(place, Place)}
-    if unknown := [name for name, place in differences.items() if not place.is_known]:
-        raise ValueError(f"{', '.join(unknown)}: no such run is compared; the sentence is: {sentence}")
+    if unknown := [
+        f"{name}: no run {place.unknown!r} is compared" for name, place in differences.items() if place.unknown
+    ]:
+        raise ValueError(f"{'; '.join(unknown)}; the sentence is: {sentence}")
     if missing := [name for name, place in differences.items() if place.row is None]:
         raise MissingRun(f"no stored runs for {', '.join(missing)} in: {sentence}")
     try:
@@ -119,7 +121,7 @@ def place(comparison: Comparison, run: str, verdict: str, task: str | None = Non
         found = place_in(comparison.overall, verdict, run=run)
     else:
         found = place_in(comparison.differences, verdict, run=run, task=task)
-    return replace(found, is_known=run in comparison.references)
+    return found if run in comparison.references else replace(found, unknown=run)
 
 
 def place_in(table: pd.DataFrame, verdict: str, **where: object) -> Place:

@@ -64,9 +64,9 @@ difference that matters". S resampled seeds have only (S - 1) / S of the varianc
 
 Symbols: N examples, S seeds, T tasks, Q quantiles.
 
-*The way of a verdict.* `scores_and_covariance` of the runs' predictions (intervals.py), `difference` of two
-configurations with a prior for each (differences.py, variances.py), `judge` on a whole family (verdicts.py). Tables and
-sentences of notebooks call `decide`; claims.csv is judged in `mtbert_lab/report/claims.py`.
+*How a verdict comes about.* `scores_and_covariance` scores the runs' predictions (intervals.py), `difference` compares
+two configurations, with a prior for each (differences.py, variances.py), and `judge` corrects a whole family
+(verdicts.py). Tables and sentences of notebooks call `decide`; claims.csv is judged in `mtbert_lab/report/claims.py`.
 """
 
 from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference, paired, welch

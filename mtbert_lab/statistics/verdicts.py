@@ -145,20 +145,20 @@ def _undecided(claim: Claim) -> Judged:
     return Judged(TOO_FEW, low, high, p=math.nan, corrected=math.nan, seeds_needed=needed)
 
 
-def _judge_one(claim: Claim, order: Tested, equality: Tested) -> Judged:
-    """order: the test of what is claimed; equality: that of "no difference that matters"."""
+def _judge_one(claim: Claim, claimed_test: Tested, equality: Tested) -> Judged:
+    """claimed_test: the test of what is claimed; equality: that of "no difference that matters"."""
     claimed, found, margin = claim
     is_order = claimed in ORDERS
     sides = 1 if is_order else 2  # margins are tested on one side each
-    low, high = found.interval(1 - sides * order.level)
-    if order.corrected < LEVEL:
+    low, high = found.interval(1 - sides * claimed_test.level)
+    if claimed_test.corrected < LEVEL:
         is_small = is_order and abs(found.value) < margin
-        return Judged(p_of_claim(claim)[1], low, high, *order, is_small)
+        return Judged(p_of_claim(claim)[1], low, high, *claimed_test, is_small)
     if equality.corrected < LEVEL:
         low, high = found.interval(1 - 2 * equality.level)
-        return Judged(NO_DIFFERENCE, low, high, *order)
-    needed = _seeds_needed(claim, order.level, equality.level)
-    return Judged(TOO_FEW, low, high, *order, seeds_needed=needed)
+        return Judged(NO_DIFFERENCE, low, high, *claimed_test)
+    needed = _seeds_needed(claim, claimed_test.level, equality.level)
+    return Judged(TOO_FEW, low, high, *claimed_test, seeds_needed=needed)
 
 
 def _seeds_needed(claim: Claim, level: float, equal_level: float) -> float:

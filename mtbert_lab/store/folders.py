@@ -40,8 +40,8 @@ SCORES = "scores.csv"
 REMEDY = "restore it from a backup or git, or delete the run's folder and train the run again"
 
 
-class UnknownName(StoreError):
-    """A run of a task, with registered code or with a field that is not known here."""
+class UnknownConfig(StoreError):
+    """A run whose configuration is not accepted here: something in it is unknown, or does not fit together."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"{folder}: {reason}")
@@ -165,14 +165,14 @@ def read_run(folder: Path, config: RunConfig | None = None) -> Run:
 def stored_runs(among: Iterable[Path], level: int = logging.INFO) -> Iterator[tuple[Path, dict]]:
     """The folder of every run of some stores and the content of its run.json (`config`: a RunConfig), sorted by run id.
 
-    A damaged run is left out with a warning. Runs with names that are not known here are left out, too; one message of
-    this level names them together.
+    A damaged run is left out with a warning. Runs whose configuration is not accepted here are left out, too; one
+    message of this level names them together.
     """
     unknown: dict[str, list[str]] = {}  # reason -> run ids
     for folder in run_folders(among).values():
         try:
             yield folder, _read_content(folder)
-        except UnknownName as error:
+        except UnknownConfig as error:
             unknown.setdefault(error.reason, []).append(folder.name)
         except StoreError as error:
             log.warning("left out: %s", for_command_line(error))
@@ -224,8 +224,8 @@ def _check_content(content: dict, folder: Path) -> None:
 def _read_config(params: dict, folder: Path) -> RunConfig:
     try:
         return RunConfig.from_params(params)
-    except ConfigError as error:  # the checksums are right, so it was written where the names are known
-        raise UnknownName(folder, str(error)) from error
+    except ConfigError as error:  # the checksums are right, so it was accepted where it was written
+        raise UnknownConfig(folder, str(error)) from error
 
 
 def _check_tasks(tasks: dict[str, dict], folder: Path) -> None:

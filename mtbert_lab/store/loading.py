@@ -19,7 +19,7 @@ def load_model(
     """The kept model of a run, from the cache. With `train_missing` a stored run without a model is trained again.
 
     run: the start of its id, or 'GRID.yaml:NAME:SEED', see `find_run`. device: where it is trained again; the model
-    itself comes on the CPU. Raises MissingRun unless one run fits, CheckpointError if its model is not there, and
+    is returned on the CPU. Raises MissingRun unless one run fits, CheckpointError if its model is not there, and
     DataError if it was trained on other data than those that are here.
     """
     run_id = find_run(run, data)
@@ -42,10 +42,10 @@ def load_model(
     config = model.run_config
     needs_folder = model.tokenizer_source == config.encoder and config.encoder not in NAMED_ENCODERS
     if (needs_folder or config.own_code) and not run_id.startswith(config.digest):
-        needed = [f"encoder {config.encoder}"] if needs_folder else []
-        needed += [f"code of {name}" for name in config.own_code]
+        needed = [] if config.encoder in NAMED_ENCODERS else [f"the encoder {config.encoder}"]
+        needed += [f"the code of {name}" for name in config.own_code]
         raise CheckpointError(
-            f"{run_id}: was trained with another {' or '.join(needed)} than is here; restore it, or train the run "
-            "anew, which gives it another id"
+            f"{run_id}: was trained with another version of {' or '.join(needed)} than the one here; restore it, or "
+            "train the run anew, which gives it another id"
         )
     return model

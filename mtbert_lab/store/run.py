@@ -29,8 +29,8 @@ class Run:
     # step, epoch, tokens, seconds, cpu_seconds, train_loss, metric, dev_score; for several tasks also by task
     curve: pd.DataFrame
     predictions: pd.DataFrame  # task, split, id, label, predicted, confidence
-    # train_seconds by the clock, train_cpu_seconds, tokens, steps, best_step, peak_memory_mib, parameters, ... Only with
-    # the method: feature_* of frozen layers, teachers_seconds, constraints_* of GEM, pretrain_<when>_*
+    # train_seconds by the clock, train_cpu_seconds, feature_* of frozen layers, tokens, steps, best_step,
+    # peak_memory_mib, parameters, ...; where a method has them: constraints_* of GEM, pretrain_<when>_*
     cost: dict[str, float]
     provenance: dict  # device, threads, mtbert, torch, python, data (their fingerprint), rows (of "train sst", ...)
     step_scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # scores of the last step, each task's best point

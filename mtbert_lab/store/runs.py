@@ -1,11 +1,11 @@
 """`load_or_run`: find the stored result of a run, or train it and write it into a store.
 
-Who trains a run holds its lock, so that processes that ask for the same run train it once. The way of a run:
+Who trains a run holds its lock, so that processes that ask for the same run train it once. What happens to a run:
 
-- its id: `run_id_of` of its configuration and its tables (corpora.py)
-- found: `run_folder`, `read_run` (folders.py)
-- trained: `Training.once`; the lock and the kept model are in models.py, what teachers predict in teachers.py
-- written: `write_run` (folders.py), then `update_tables` (tables.py)
+- `run_id_of` names it by its configuration and its tables (corpora.py).
+- `run_folder` and `read_run` find it (folders.py).
+- `Training.once` trains it, with the lock and the kept model of models.py and the teachers' outputs of teachers.py.
+- `write_run` stores it (folders.py), and `update_tables` lists it (tables.py).
 """
 
 import logging

@@ -125,7 +125,7 @@ def by_ours(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("onednn", [True, False])
 def test_second_derivatives_and_torch_func(onednn, monkeypatch):
-    """As those of torch's own operations; the first derivative of a sum of squares is a step there and back."""
+    """Nested gradients, by autograd and by torch.func, agree with a difference of two first ones."""
     monkeypatch.setattr(fast, "ONEDNN", onednn and fast.HAS_PRODUCT)
     x = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_()
     [first] = torch.autograd.grad(by_ours(x), x, create_graph=True)

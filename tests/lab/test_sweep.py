@@ -94,7 +94,7 @@ def test_runs_are_looked_up_and_the_data_read_once(tiny_config, course_data, iso
     assert not any(run.is_stored for run in look_up(pairs))
 
 
-def test_a_table_is_read_once_for_runs_that_share_it_alone(tiny_config, course_data):
+def test_runs_with_other_tables_do_not_share_them(tiny_config, course_data):
     base = tiny_config.but(tasks=("sts",), epochs=1)
     few = base.but(train_rows=8)
     configs = [

@@ -52,7 +52,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> pd.DataFrame:
-        """A row per run and task that both train: run, reference, task, and the columns of `decide`."""
+        """A row per run and task that it and its reference train: run, reference, task, and the columns of `decide`."""
         rows = []
         for name, reference in self.both_stored.items():
             both = set(self.runs[name][0].config.tasks) & set(self.runs[reference][0].config.tasks)

@@ -57,7 +57,7 @@ def test_a_drawing_has_a_dark_side_and_a_label():
     assert ElementTree.fromstring(svg).attrib["aria-label"]
 
 
-def test_a_shown_drawing_is_stored_and_needs_no_other_file(isolated, monkeypatch):
+def test_a_shown_drawing_needs_no_other_file(monkeypatch):
     shown = []
     monkeypatch.setattr(diagrams, "display", lambda output: shown.append(output.data))
     monkeypatch.setattr(plots, "_shown", [])

@@ -13,7 +13,8 @@ import pytest
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import findings
-from mtbert_lab.report.findings import agem_keeps, box, gem_is_for, nothing_gained
+from mtbert_lab.report.findings import agem_keeps, box, gem_is_for, gem_keeps, nothing_gained
+from mtbert_lab.report.sentences import told
 from mtbert_lab.report.tables import Comparison, Grid, compare, read_runs, times_as_long
 from mtbert_lab.statistics import NO_DIFFERENCE, TOO_FEW, paired
 from mtbert_lab.store import MissingRun, Run
@@ -58,10 +59,14 @@ def test_gem_has_no_verdict_before_six_pairs(synthetic_sequences):
 
 
 def test_sequences_without_a_seed_that_all_have_are_left_out(synthetic_sequences):
-    with pytest.raises(MissingRun, match="a seed"):
+    with pytest.raises(MissingRun, match="no seed"):
         gem_is_for(synthetic_sequences(0))
     with pytest.raises(MissingRun, match="A-GEM"):
         agem_keeps(synthetic_sequences(6))
+
+
+def test_another_profile_has_no_such_sequences():
+    assert told(gem_keeps, Grid((), {}, {})) == told(gem_is_for, Grid((), {}, {})) == ""
 
 
 def test_agem_stands_beside_gem(synthetic_sequences):
@@ -70,7 +75,7 @@ def test_agem_stands_beside_gem(synthetic_sequences):
     assert agem_keeps(grid).endswith("fall by 0.075 less with A-GEM and by 0.075 less with GEM.")
     grid = synthetic_sequences(0)
     grid.runs["sequence, A-GEM"] = []
-    with pytest.raises(MissingRun, match="a seed"):
+    with pytest.raises(MissingRun, match="no seed"):
         agem_keeps(grid)
 
 

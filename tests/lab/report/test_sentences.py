@@ -64,7 +64,7 @@ def test_a_misspelt_place_or_format_is_an_error(plans):
 
 def test_a_place_without_runs_fails_only_where_its_sentence_is_told(plans, said):
     missing = Place(None, "better")
-    with pytest.raises(ValueError, match="gain: no such run is compared"):
+    with pytest.raises(ValueError, match="gain: no run 'hybrid-2' is compared"):
         tell("{gain}", gain=place(plans, "hybrid-2", "better"))
     with pytest.raises(MissingRun, match="no stored runs for gain"):
         tell("{gain}", gain=missing)

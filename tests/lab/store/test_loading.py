@@ -44,7 +44,9 @@ def test_a_model_without_a_tokenizer_is_not_used_with_another_one(tiny_config, c
     path = encoder / "tokenizer.json"
     path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
     (encoder / "SHA256SUMS").unlink()
-    with pytest.raises(CheckpointError, match=f"another encoder {encoder} than is here; restore it"):
+    with pytest.raises(
+        CheckpointError, match=f"another version of the encoder {encoder} than the one here; restore it"
+    ):
         load_model(run.run_id)
 
 
