@@ -252,8 +252,8 @@ class MultitaskBert(nn.Module):
             with init_empty_weights():
                 encoder = BertModel(sizes)
             with torch.random.fork_rng(devices=[]):  # adapters and heads draw weights, which are replaced
-                model = cls(config, encoder)
-            model.load_state_dict(tensors, assign=True)
+                model = cls(config, encoder.to_empty(device="cpu"))
+            model.load_state_dict(tensors)
         except (CheckpointError, OSError, MemoryError):
             raise
         except ConfigError as error:  # a task, code or field that is not known here

@@ -226,8 +226,10 @@ def test_train_hands_on_its_options(tiny_config, course_folder, tmp_path, monkey
 
 def test_own_code_is_of_the_report_of_a_grid_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("mtbert_lab.report.build.build_report", lambda *args, **options: pytest.fail("built"))
-    (tmp_path / "own.py").write_text("")
-    result = mtbert("report", "--import", tmp_path / "own.py")
+    monkeypatch.setattr("mtbert_lab.own_code.imported", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "of_no_grid.py").write_text("")
+    result = mtbert("report", "--import", tmp_path / "of_no_grid.py")
     assert result.exit_code == 2 and "is for runs of a --grid" in result.output
 
 
