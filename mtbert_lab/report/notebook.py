@@ -128,7 +128,7 @@ def _read_or_train(given: dict[str, Any], files: Sequence[str]) -> list[Grid]:
     return [read(file) for file in files]
 
 
-def read_committed(profile: str) -> None:
+def use_committed_store(profile: str) -> None:
     """For a page that shows the report's own runs in every profile: the demo's have a store that has no others."""
     if profile == "demo":
         os.environ["MTBERT_RESULTS"] = str(REPOSITORY / "results")
@@ -250,7 +250,7 @@ def numbers(
     """The differences and the scores of a comparison, folded, what makes scores say little, and what is stored."""
     show_differences(comparison, labels)
     show_scores(comparison, constants, labels)
-    display_markdown(f"{comparison.stored} {comparison.prior}".strip())
+    display_markdown(f"{comparison.stored_text} {comparison.prior_text}".strip())
 
 
 def tell_doubts(comparison: Comparison, constants: pd.DataFrame | None = None) -> None:

@@ -27,7 +27,7 @@ NORM_ALONE = "layer norm and dropout alone"  # the run that has what came in wit
 LABELS = words.TRAINING  # where the names of runs in the grids are short for what they are
 
 
-def has_gain(differences: pd.DataFrame) -> str:
+def names_of_gains(differences: pd.DataFrame) -> str:
     """The runs that are shown to be better, "none" where there are none."""
     gains = differences.loc[differences["verdict"] == "better", "run"]
     return ", ".join(gains.unique()) or "none"

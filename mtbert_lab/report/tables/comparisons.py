@@ -39,8 +39,8 @@ class Comparison:
         return self.part.runs
 
     @property
-    def stored(self) -> str:
-        text = self.part.stored
+    def stored_text(self) -> str:
+        text = self.part.stored_text
         if any(runs[0].config.keep != "last" for runs in self.runs.values()):
             text += " Differences are those of the kept steps (field `keep`), not of the last one."
         return text
@@ -88,7 +88,7 @@ class Comparison:
         return pd.DataFrame(list(rows.values())).fillna("–")
 
     @property
-    def prior(self) -> str:
+    def prior_text(self) -> str:
         """One sentence: where runs of few seeds have their seed variance from; empty where none needs another's."""
         kinds: dict[int, dict[str, None]] = {}  # number of configurations -> texts of their deviations, in order
         for row in self.differences.dropna(subset="prior").itertuples():

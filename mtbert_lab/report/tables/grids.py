@@ -60,7 +60,7 @@ class Grid:
         return self.only(names)
 
     @property
-    def stored(self) -> str:
+    def stored_text(self) -> str:
         """One sentence: how many of the runs are stored, and the command that trains the others."""
         if not self.configs:
             return "There are no runs of this question here."

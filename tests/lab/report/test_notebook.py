@@ -168,12 +168,12 @@ def test_pages_of_the_reports_own_runs_read_them_in_every_profile(path):
     """In the demo profile the store has no run of params/cpu."""
     source = "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
     reads_own = re.search(r'read_runs\(\s*"cpu"|find_result\("claims.csv"\)', source)
-    assert bool(reads_own) == ("notebook.read_committed(profile)" in source)
+    assert bool(reads_own) == ("notebook.use_committed_store(profile)" in source)
 
 
 @pytest.mark.parametrize("profile, committed", [("demo", True), ("cpu", False)])
 def test_in_the_demo_profile_the_committed_runs_are_read(profile, committed):
-    notebook.read_committed(profile)
+    notebook.use_committed_store(profile)
     assert (stores() == [REPOSITORY / "results"]) == committed
 
 

@@ -117,24 +117,24 @@ def test_the_reference_is_the_first_run_that_differs_in_nothing_else():
 
 def test_how_many_runs_are_stored(grid_of):
     found = grid_of(one=("1-bert", 0.8, 3), more=("3-bert", 0.9, 1))
-    assert found.stored == (
+    assert found.stored_text == (
         "4 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
         "`mtbert train params/cpu/plans.yaml` trains the others."
     )
     none = Grid(found.paths, found.configs, {})
-    assert none.stored == (
+    assert none.stored_text == (
         "Not measured yet: 0 of 6 runs of this question (`params/cpu/plans.yaml`) are stored; "
         "`mtbert train params/cpu/plans.yaml` trains them."
     )
     whole = grid_of(one=("1-bert", 0.8, 3))
-    assert whole.stored == "3 of 3 runs of this question (`params/cpu/plans.yaml`) are stored."
-    assert Grid((), {}, {}).stored == "There are no runs of this question here."
+    assert whole.stored_text == "3 of 3 runs of this question (`params/cpu/plans.yaml`) are stored."
+    assert Grid((), {}, {}).stored_text == "There are no runs of this question here."
 
 
 def test_kept_steps_other_than_the_last_are_named(synthetic):
     configs = [BASE.but(plan=plan, keep="best") for plan in ("1-bert", "3-bert")]
     found = Grid(("a.yaml",), {c.plan: [c] for c in configs}, {c.plan: [synthetic(c, 0.9)] for c in configs})
-    assert "Differences are those of the kept steps" in compare(found, "plan").stored
+    assert "Differences are those of the kept steps" in compare(found, "plan").stored_text
 
 
 def test_a_union_takes_the_runs_with_more_seeds(grid_of):
@@ -278,7 +278,7 @@ def test_each_source_of_the_seed_variance_is_told_once():
     drawn, unified = (SimpleNamespace(configurations=n, deviation=d) for n, d in ((13, 0.012), (41, 0.007)))
     compared = Comparison(Grid((), {}, {}), {})
     vars(compared)["differences"] = pd.DataFrame({"task": ["sst"] * 4, "prior": [drawn, unified, None, drawn]})
-    assert compared.prior == (
+    assert compared.prior_text == (
         "Runs of few seeds take the variance between seeds from 13 configurations that are alike (standard deviation "
         "0.0120 on SST) or 41 configurations that are alike (standard deviation 0.0070 on SST)."
     )

@@ -43,7 +43,7 @@ def test_labels_are_of_runs_and_tell_them_apart():
 
 def test_what_differences_have_in_common():
     rows = pd.DataFrame({"run": ["a", "a", "b"], "verdict": ["better", "worse", "better"]})
-    assert training_methods.has_gain(rows) == "a, b" and training_methods.has_gain(rows.iloc[1:2]) == "none"
+    assert training_methods.names_of_gains(rows) == "a, b" and training_methods.names_of_gains(rows.iloc[1:2]) == "none"
 
 
 def test_runs_in_no_group_stand_behind_the_others():
