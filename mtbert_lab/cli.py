@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mtbert.multitask import MultitaskBert
+    from mtbert_lab.sweep import SweepRun
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -273,9 +274,14 @@ def train(
     with _ends_with_its_code():
         failed = sweep.train_missing(runs, workers, threads, data, device, scheduler)
     if failed:
-        reasons = [f"{run}: {why}" for run, why in failed.items()]
-        typer.echo("\n".join([f"{len(failed)} of {len(runs)} runs failed:", *reasons]), err=True)
-        raise typer.Exit(1)
+        _end_with_failures(failed, len(runs))
+
+
+def _end_with_failures(failed: "dict[SweepRun, str]", count: int) -> NoReturn:
+    """End the command, with why each of these runs, of so many, has failed."""
+    reasons = [f"{run}: {why}" for run, why in failed.items()]
+    typer.echo("\n".join([f"{len(failed)} of {count} runs failed:", *reasons]), err=True)
+    raise typer.Exit(1)
 
 
 @contextmanager

@@ -96,9 +96,10 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(
-            ctx, gradient, lambda x, weight: _Linear.apply(x, weight, None)
-        )  # so that the gradient has a derivative, too
+        def product(x: Tensor, weight: Tensor) -> Tensor:  # so that the gradient has a derivative, too
+            return _Linear.apply(x, weight, None)
+
+        return _gradients(ctx, gradient, product)
 
 
 class _Bfloat16Linear(torch.autograd.Function):

@@ -137,9 +137,8 @@ def claims_at_papers_size(params: Path = REPOSITORY / "params") -> pd.DataFrame:
     renamed = []
     for claim in claims:
         parts = claim[claim["check"]]  # names of runs, what is claimed of them, the quantity
-        if (
-            not isinstance(parts, list) or claim["check"] == "forgetting"
-        ):  # arithmetic and none name no run, forgetting names pairs of them
+        # arithmetic and none name no run, forgetting names pairs of them
+        if not isinstance(parts, list) or claim["check"] == "forgetting":
             continue
         if all(part in larger for part in parts if "/" in str(part)):
             renamed.append(claim | {claim["check"]: [larger.get(part, part) for part in parts]})

@@ -77,9 +77,8 @@ def tell(sentence: str, **places: Any) -> str:
     """
     judged = {name: place for name, place in places.items() if isinstance(place, Place | Fact)}
     differences = {name: place for name, place in judged.items() if isinstance(place, Place)}
-    if unknown := [
-        f"{name}: no run {place.unknown!r} is compared" for name, place in differences.items() if place.unknown
-    ]:
+    unknown = [f"{name}: no run {place.unknown!r} is compared" for name, place in differences.items() if place.unknown]
+    if unknown:
         raise ValueError(f"{'; '.join(unknown)}; the sentence is: {sentence}")
     if missing := [name for name, place in differences.items() if place.row is None]:
         raise MissingRun(f"no stored runs for {', '.join(missing)} in: {sentence}")
