@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mtbert.multitask import MultitaskBert
     from mtbert.optim import AdamW
     from mtbert.samplers import task_probabilities
-    from mtbert.sharing import ADAPTERS, PAL, SharedEncoder, SharingPlan
+    from mtbert.sharing import ADAPTERS, PAL, AdapterSizes, SharedEncoder, SharingPlan
     from mtbert.training import train
 
 __version__ = "0.33.0"
@@ -28,6 +28,7 @@ __all__ = [
     "PAL",
     "TASKS",
     "AdamW",
+    "AdapterSizes",
     "Batch",
     "BertConfig",
     "BertModel",
@@ -52,7 +53,7 @@ _ROOMS = {  # where each of them is
     "multitask": "MultitaskBert",
     "optim": "AdamW",
     "samplers": "task_probabilities",
-    "sharing": "ADAPTERS PAL SharedEncoder SharingPlan",
+    "sharing": "ADAPTERS PAL AdapterSizes SharedEncoder SharingPlan",
     "training": "train",
 }
 

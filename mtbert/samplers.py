@@ -43,7 +43,8 @@ SAMPLERS: dict[str, Callable[..., ndarray]] = {
 def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epochs: int = 1) -> ndarray:
     """Probability of drawing each task, (T,), summing to 1: p_i ~ N_i^alpha, where N_i counts examples.
 
-    strategy: a name in SAMPLERS. Raises ValueError for another one, a size below 1 or an epoch outside 1..epochs.
+    strategy: a name in SAMPLERS. Raises ValueError for another one, a size below 1, an epoch outside 1..epochs, or a
+    sampler that does not give every task a weight of at least 0, and one task more.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     is_count = np.isfinite(sizes) & (sizes >= 1)
@@ -53,5 +54,11 @@ def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epoc
         raise ValueError(f"unknown strategy {strategy!r}; known are {', '.join(SAMPLERS)}")
     if not 1 <= epoch <= epochs:
         raise ValueError(f"epoch {epoch} is not one of 1 to {epochs}")
-    weights = np.asarray(SAMPLERS[strategy](sizes / sizes.max(), epoch, epochs))
+    weights = np.asarray(SAMPLERS[strategy](sizes / sizes.max(), epoch, epochs), dtype=np.float64)
+    are_weights = weights.shape == sizes.shape and np.isfinite(weights).all() and (weights >= 0).all()
+    if not are_weights or not weights.any():
+        raise ValueError(
+            f"sampling: {strategy} gives {weights.tolist()} in epoch {epoch}; {len(sizes)} weights of at least 0, not "
+            "all of them 0, are needed"
+        )
     return weights / weights.sum()

@@ -7,6 +7,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub: no test asks the h
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"  # servers of the tests are on this machine
 
 import itertools
+import json
 import random
 import re
 import shutil
@@ -21,10 +22,12 @@ from unittest import mock
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from tokenizers import Tokenizer
 
-from mtbert.bert import BertConfig, BertModel
+from mtbert.bert import BertConfig, BertModel, locate
 from mtbert.config import RunConfig
 from mtbert.data import corpus
+from mtbert.files import write_checksums
 from mtbert.multitask import MultitaskBert
 from mtbert.paths import REPOSITORY
 from mtbert.training.loop import TrainedRun, train
@@ -168,6 +171,31 @@ def tiny_encoder(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
+def mpnet_tokenizer(tmp_path_factory) -> Path:
+    """A folder with a tokenizer of MPNet's kind: 30,527 tokens, the packaged BERT vocabulary behind RoBERTa's tokens.
+
+    So it has both kinds of special tokens, as the published one does.
+    """
+    folder = tmp_path_factory.mktemp("mpnet-tokenizer")
+    content = json.loads(Tokenizer.from_file(str(locate("minilm") / "tokenizer.json")).to_str())
+    words = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)
+    words = ["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"]
+    content["model"]["vocab"] = {word: i for i, word in enumerate(words)}
+    flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+    added = [dict(flags, id=words.index(word), content=word) for word in ("<s>", "<pad>", "</s>", "[UNK]")]
+    added.append(dict(flags, id=len(words) - 1, content="<mask>", lstrip=True))
+    content["added_tokens"] = added
+    content["post_processor"] = dict(
+        type="RobertaProcessing", sep=("</s>", 2), cls=("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
+    content["padding"] = content["truncation"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf8")
+    about = dict(tokenizer_class="MPNetTokenizer", do_lower_case=True, unk_token="[UNK]", model_max_length=512)
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.fixture(scope="session")
 def course_folder(tmp_path_factory) -> Path:
     """All four tasks in the course's layout, 40 train, 20 dev and 10 test rows each."""
     folder = tmp_path_factory.mktemp("course")
@@ -234,6 +262,12 @@ def three_tasks(tiny_encoder) -> RunConfig:
 
 
 @pytest.fixture
+def one_epoch(tiny_config) -> RunConfig:
+    """An epoch of SST, Quora and STS of the tiny data set in every step, dropout on."""
+    return tiny_config.but(tasks=("sst", "quora", "sts"), scheme="unified", epochs=1)
+
+
+@pytest.fixture
 def run(course_folder):
     """Train a configuration on the tiny data set."""
 
@@ -269,6 +303,35 @@ def small_disk(tmp_path) -> Iterator[Path]:
         pytest.skip("no file system can be mounted here")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def _changed_run(folder: Path) -> Iterator[dict]:
+    path = folder / "run.json"
+    content = json.loads(path.read_text(encoding="utf8"))
+    yield content
+    path.write_text(json.dumps(content), encoding="utf8")
+    write_checksums(folder)
+
+
+@pytest.fixture(scope="session")
+def changed_run():
+    """changed_run(folder): a context with the content of its run.json, to be changed; the checksums fit afterwards."""
+    return _changed_run
+
+
+@pytest.fixture(scope="session")
+def headings_of():
+    """headings_of(path): the headings of a page of Markdown, or of a notebook."""
+
+    def headings_of(path: Path) -> list[str]:
+        text = path.read_text(encoding="utf8")
+        if path.suffix == ".ipynb":
+            cells = json.loads(text)["cells"]
+            text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        return re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+
+    return headings_of
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ def test_nothing_heavy_is_imported_in_vain():
 
 
 def test_the_packages_export_what_a_user_needs():
-    nouns = """BertConfig BertModel SharingPlan SharedEncoder ADAPTERS PAL Batch AdamW pcgrad cagrad gem_project
-        task_probabilities MultitaskBert RunConfig Task TASKS train __version__"""
+    nouns = """BertConfig BertModel SharingPlan SharedEncoder ADAPTERS PAL AdapterSizes Batch AdamW pcgrad cagrad
+        gem_project task_probabilities MultitaskBert RunConfig Task TASKS train __version__"""
     assert set(mtbert.__all__) == set(nouns.split()) <= set(dir(mtbert))
     assert {"load_model", "load_or_run", "read_grid"} <= set(dir(mtbert_lab))
     assert mtbert.RunConfig is importlib.import_module("mtbert.config").RunConfig

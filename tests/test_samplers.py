@@ -41,3 +41,10 @@ def test_sizes_strategies_and_epochs_that_do_not_exist_are_named(sizes, strategy
 def test_a_sampler_may_return_a_list(monkeypatch):
     monkeypatch.setitem(SAMPLERS, "first", lambda sizes, epoch, epochs: [3.0, 1.0])
     assert task_probabilities([10, 20], "first").tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize("weights", [[1.0, -0.3], [0.0, 0.0], [1.0, float("nan")], [1.0, 1.0, 1.0], 1.0])
+def test_weights_of_a_sampler_that_are_none_are_named_with_their_epoch(monkeypatch, weights):
+    monkeypatch.setitem(SAMPLERS, "odd", lambda sizes, epoch, epochs: weights)
+    with pytest.raises(ValueError, match=r"sampling: odd gives .* in epoch 2; 2 weights of at least 0"):
+        task_probabilities([10, 20], "odd", 2, 3)

@@ -45,7 +45,7 @@ class BertConfig:
         for name in SIZES:
             self._check_integer(name, least=1)
         self._check_integer("type_vocab_size", least=0)
-        if self.model_type == "roberta":  # positions are counted from it
+        if LAYOUTS[self.model_type].counts_after_padding:
             self._check_integer("pad_token_id", least=0)
         for name in RATES:
             self._check_rate(name)
@@ -93,12 +93,12 @@ class BertConfig:
     @property
     def position_offset(self) -> int:
         """The row of the position table where a sequence starts, behind pad_token_id in RoBERTa and MPNet."""
-        return self.pad_token_id + 1 if self.model_type in ("roberta", "mpnet") else 0
+        return self.pad_token_id + 1 if LAYOUTS[self.model_type].counts_after_padding else 0
 
     @property
     def has_relative_positions(self) -> bool:
         """Whether attention scores get a bias by the distance of the two tokens."""
-        return self.model_type == "mpnet"
+        return LAYOUTS[self.model_type].has_relative_positions
 
     @property
     def positions(self) -> int:

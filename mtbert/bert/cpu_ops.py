@@ -174,8 +174,9 @@ class _Dropout(torch.autograd.Function):
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout_p: float) -> Tensor:
     """softmax(Q K' / sqrt(d_k) + mask) V, dropout on the softmax: each (B, h, T, d_k) -> (B, h, T, d_k).
 
-    With a graph on a CPU, scores are float32 or float64, also under autocast.
+    With a graph on a CPU, scores are float32 or float64, also under autocast. The result has the type of q.
     """
+    given = q.dtype
     has_graph = torch.is_grad_enabled() and q.requires_grad
     exact = torch.promote_types(q.dtype, torch.float32)  # float64 stays
     is_plain = dropout_p == 0 and q.dtype == exact
@@ -184,7 +185,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout_p: float) -> Ten
             q, k, v = q.to(exact), k.to(exact), v.to(exact)
         if mask is not None and mask.is_floating_point():
             mask = mask.to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p).to(given)
     B, h, T, d_k = q.shape
 
     def by_head(part: Tensor) -> Tensor:  # (B, h, T, d_k) -> (B h, T, d_k)
@@ -201,4 +202,4 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout_p: float) -> Ten
             scores += torch.zeros(mask.shape, dtype=exact).masked_fill_(~mask, lowest)
         weights = dropout(scores.softmax(-1), dropout_p)
         context = torch.bmm(weights.view(B * h, T, T), v)  # (B h, T, d_k)
-        return context.view(B, h, T, d_k)
+        return context.view(B, h, T, d_k).to(given)

@@ -63,7 +63,7 @@ _MPNET_NAMES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The names under which one type of encoder is stored."""
+    """How one type of encoder is stored, and in what it differs from BERT."""
 
     architecture: str  # the class of transformers
     names: tuple[tuple[str, str], ...]  # parts of the tensors' names: ours, theirs
@@ -71,11 +71,15 @@ class Layout:
     defaults: dict[str, Any] = field(default_factory=dict)  # values without a key in config.json that are not BERT's
     fixed: dict[str, Any] = field(default_factory=dict)  # settings of the type that config.json does not name
     constants: dict[str, Any] = field(default_factory=dict)  # keys of config.json that have one value, and no name here
+    counts_after_padding: bool = False  # positions are numbered from pad_token_id + 1 on
+    has_relative_positions: bool = False  # attention scores get a bias by the distance of the two tokens
 
 
 LAYOUTS = {
     "bert": Layout("BertModel", _BERT_NAMES),
-    "roberta": Layout("RobertaModel", _BERT_NAMES, defaults=dict(vocab_size=50265, pad_token_id=1)),
+    "roberta": Layout(
+        "RobertaModel", _BERT_NAMES, defaults=dict(vocab_size=50265, pad_token_id=1), counts_after_padding=True
+    ),
     "distilbert": Layout(
         "DistilBertModel",
         _DISTILBERT_NAMES,
@@ -97,6 +101,8 @@ LAYOUTS = {
         defaults=dict(vocab_size=30527),
         fixed=dict(type_vocab_size=0, pad_token_id=1),  # transformers' MPNet takes 1 whatever config.json says
         constants=dict(relative_attention_num_buckets=RELATIVE_BUCKETS),
+        counts_after_padding=True,
+        has_relative_positions=True,
     ),
 }
 

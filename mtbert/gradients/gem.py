@@ -155,6 +155,8 @@ def agem(g: Tensor, M: Tensor) -> tuple[Tensor, Tensor]:
     """
     _check_gradient(g, M)
     K = len(M)
+    if not K:
+        return g, torch.zeros(0, dtype=torch.float64)
     reference = M.mean(0, keepdim=True)  # g_ref (1, P)
     gram = gram_matrix(g[None], reference).cpu()
     check_finite(gram, ["g", "the mean of M"])

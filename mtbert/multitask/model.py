@@ -234,7 +234,8 @@ class MultitaskBert(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write the weights, the encoder's sizes, its tokenizer, the configuration and the definitions of the tasks.
 
-        Predictions depend on nothing else. For transformers see `export_task`.
+        Predictions depend on nothing else but registered code of your own, whose changes `load` does not notice. For
+        transformers see `export_task`.
         """
         write_model(Path(folder), self.run_config, self.encoder.config, self.state_dict(), self.tokenizer_source)
 

@@ -67,6 +67,8 @@ class SharingPlan:
         Raises PlanError, pointing at the character: a segment that cannot be read, a wrong sum of layers, an unknown
         task, a task in two groups or in none.
         """
+        if isinstance(tasks, str):
+            raise PlanError(f"tasks are a sequence of names, such as ({tasks!r},), not one text")
         tasks = tuple(tasks)
         if not tasks or len(set(tasks)) < len(tasks):
             raise PlanError(f"a plan is for one or more different tasks, got {list(tasks)}")

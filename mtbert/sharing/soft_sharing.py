@@ -19,10 +19,13 @@ def soft_gradient(copies: Tensor, kind: str) -> Tensor:
     the copies, smoothed: the sum of sqrt(s^2 + e^2) over the singular values s, with e = SMOOTHING times the largest.
     Its gradient is U s / sqrt(s^2 + e^2) V', computed from the n x n Gram matrix in float64. Where s is far above e
     this is the gradient of the norm itself, U V'. Where copies are equal, s is 0 and nothing pulls them, which is the
-    subgradient of least norm. What the copies have in common is pulled towards 0 as well.
+    subgradient of least norm. What the copies have in common is pulled towards 0 as well. Raises ValueError for another
+    kind.
     """
     if kind == "l2":
         return 2 * (copies - copies.mean(0))
+    if kind != "trace":
+        raise ValueError(f"unknown kind {kind!r}; known are l2 and trace")
     n = len(copies)
     gram = torch.zeros(n, n, dtype=torch.float64, device=copies.device)
     for _, block in in_double(copies):

@@ -19,7 +19,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from mtbert import __version__
-from mtbert.bert import BertModel
+from mtbert.bert import BertConfig, BertModel, CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize_texts
 from mtbert.gradients import GradientError
@@ -33,6 +33,7 @@ from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskData, prepare_task
 from mtbert.training.task_order import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 
+VARYING = ("pearson", "r2")  # metrics that are not defined where all labels are equal
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 PRETRAINING = "{}_pretraining_{}.pt"  # next to the checkpoint of a run that of its pretraining before or after
 Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
@@ -93,26 +94,28 @@ def train(
     Raises TrainingError at the first loss, or outputs for dev, that are not finite, with a method that reads gradients
     (on a GPU not PCGrad) also at the first such gradient; and for a corpus of other tasks. What pretraining lacks is
     said before any training: TrainingError for texts without a token to mask, CheckpointError for a tokenizer without a
-    mask token.
+    mask token that the encoder knows. So are ConfigError, with a checkpoint, for code of your own without a source that
+    could name the run, and ValueError for a sampler of your own whose weights are none.
     """
     path = Path(checkpoint) if checkpoint else None
     run = _Run(config, corpus, pick_device(device), path, progress)
     run.check_corpus()
     run.check_teachers(teachers or {})
+    identity = run.identity()
     torch.manual_seed(config.seed)
     memory = PeakMemory(run.device)
     keep_freed_memory()
 
     cost = {}
     encoder = build_encoder(config)
-    run.check_pretraining()
+    run.check_pretraining(encoder.config)
     if run.has_pretraining("before"):
         cost |= run.run_pretraining("before", encoder)
     model = MultitaskBert(config, encoder).to(run.device)
 
     splits = run.read_splits(model, teachers or {})
     trainer = Trainer(model, splits.train, run.total_steps)
-    state, latest = run.take_steps(trainer, splits)
+    state, latest = run.take_steps(trainer, splits, identity)
 
     trainer.finish()
     if config.curve_rows is not None:  # the evaluations saw only some examples
@@ -164,24 +167,48 @@ class _Run:
     def total_steps(self) -> int:
         return self.config.epochs * self.epoch_steps
 
-    @property
-    def task_definitions(self) -> str:
-        """What the tasks mean, and by which metric their points are compared, as JSON."""
+    def identity(self) -> str:
+        """What a checkpoint is of; empty where none is written."""
+        if self.checkpoint is None:
+            return ""
         tasks = {task: TASKS[task].definition | {"metric": TASKS[task].metric} for task in self.config.scored}
-        return json.dumps(tasks, sort_keys=True)
+        definitions = json.dumps(tasks, sort_keys=True)
+        names = " ".join(one.name for one in fields(_RunProgress))  # a checkpoint with other fields cannot go on
+        return f"{__version__} {self.config.digest} {self.corpus.fingerprint} {definitions} {names}"
 
     def check_corpus(self) -> None:
-        """Raises TrainingError unless the corpus has the tables of the configuration, in its order."""
+        """Raises TrainingError unless the corpus has the tables of the configuration, in its order.
+
+        Also where no point of the curve could be the best, as the labels of the rows that it reads are all equal, and
+        ValueError for a sampler whose weights are none.
+        """
         given = tuple(self.corpus.train), tuple(self.corpus.dev)
         needed = self.config.tasks, self.config.scored
         if given != needed:
             text = f"corpus: has tables of {given}, but needs {needed} (training, dev), as `load_corpus` reads"
             raise TrainingError(text)
+        expected_passes(self.config, self.sizes)
+        if self.config.keep != "last" and self.config.curve_rows is not None:
+            for task in self.config.tasks:
+                self.check_curve_rows(task)
+
+    def check_curve_rows(self, task: str) -> None:
+        """Raises TrainingError where a correlation with the labels of the curve's rows is not defined."""
+        labels = self.corpus.dev[task]["label"].to_numpy()
+        chosen = labels[_subset(self.config.curve_rows, len(labels))]
+        if TASKS[task].metric in VARYING and np.ptp(chosen) == 0 < np.ptp(labels):
+            raise TrainingError(
+                f"curve_rows: the {len(chosen)} dev examples of {task} that a point of the curve reads have one label. "
+                f"Without a {TASKS[task].metric} no point is the best; set more, or keep: last"
+            )
 
     def check_teachers(self, teachers: dict[str, Tensor]) -> None:
         """Raises TrainingError unless there are logits for all training rows where there are teachers."""
-        needed = {task: len(table) for task, table in self.corpus.train.items()} if self.config.teachers else {}
-        given = {task: len(logits) for task, logits in teachers.items()}
+        needed = {}
+        for task, table in self.corpus.train.items() if self.config.teachers else ():
+            about = TASKS[task]
+            needed[task] = (len(table), about.num_classes) if about.kind == "classes" else (len(table),)
+        given = {task: tuple(logits.shape) for task, logits in teachers.items()}
         if given != needed:
             raise TrainingError(f"teachers: logits for all training rows are needed, {needed}; given are {given}")
 
@@ -195,15 +222,19 @@ class _Run:
         texts = pretraining_texts(self.corpus.train)
         return tokenize_texts(texts, self.config.encoder, self.config.max_length)
 
-    def check_pretraining(self) -> None:
+    def check_pretraining(self, encoder: BertConfig) -> None:
         """Fail before any training on what would fail hours later.
 
-        A tokenizer without a mask token, texts without a token to mask; with pretraining before training also an
-        encoder that does not fit the configuration, or missing data of the tagger.
+        A tokenizer without a mask token that the encoder knows, texts without a token to mask; with pretraining before
+        training also an encoder that does not fit the configuration, or missing data of the tagger.
         """
         if self.config.pretrain == "none":
             return
         rows_to_mask(self.pretraining_tokens)
+        mask = self.pretraining_tokens.mask
+        if mask >= encoder.vocab_size:
+            size = encoder.vocab_size
+            raise CheckpointError(f"{self.config.encoder}: its mask token is {mask}, but the encoder has {size} tokens")
         if self.has_pretraining("before"):
             meta_model(self.config)
             if self.config.pos_features:
@@ -238,11 +269,9 @@ class _Run:
             dev[task] = prepare_task(model, task, table, self.device, times)
         return _Splits(train, dev)
 
-    def take_steps(self, trainer: Trainer, splits: _Splits) -> tuple[_RunProgress, Predictions]:
+    def take_steps(self, trainer: Trainer, splits: _Splits, identity: str) -> tuple[_RunProgress, Predictions]:
         """All steps that are left; returns the run so far, and the predictions of the last evaluation."""
         config = self.config
-        names = " ".join(one.name for one in fields(_RunProgress))  # a checkpoint with other fields cannot go on
-        identity = f"{__version__} {config.digest} {self.corpus.fingerprint} {self.task_definitions} {names}"
         parts = {"model": trainer.model, "trainer": trainer}
         saver = Checkpoint(self.checkpoint, identity, parts)
         state = _RunProgress(**(saver.restore() or {}))

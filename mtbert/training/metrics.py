@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from mtbert.data import TASKS, Task
-from mtbert.metrics import OWN_METRICS, Metric, metrics_for
+from mtbert.metrics import CORRELATIONS, OWN_METRICS, Metric, metrics_for
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:
@@ -25,7 +25,7 @@ def overall(scores: dict[str, float]) -> float:
         return next(iter(scores.values()))
     parts = []
     for task, score in scores.items():
-        is_correlation = TASKS[task].metric == "pearson"  # from -1 to 1
+        is_correlation = TASKS[task].metric in CORRELATIONS
         parts.append((1 + score) / 2 if is_correlation else score)
     return float(np.mean(parts))
 

@@ -66,7 +66,8 @@ def training_steps(config: RunConfig, lengths: dict[str, ndarray]) -> Iterator[R
     """The rows of every step of a run, by task: one task, or all of them in a unified step.
 
     lengths: task -> tokens of its training examples. A function of these and the configuration alone, so that an
-    interrupted run finds its place by counting. A task's examples come in passes: every one once, then reshuffled.
+    interrupted run finds its place by counting. A task's examples come in passes: every one once, then reshuffled. The
+    order depends on lengths and seed alone: two tasks on the same texts have the same examples in each unified step.
     """
     tasks = tuple(lengths)
     sizes = [len(lengths[task]) for task in tasks]

@@ -135,21 +135,24 @@ def test_errors_point_at_the_character(text, reason, character):
     assert shown == f"  {text}" and arrow.index("^") - 2 == character - 1
 
 
-@pytest.mark.parametrize("text", ["hybrid-12", "hybrid-40"])
-def test_a_hybrid_does_not_share_all_layers(text):
-    with pytest.raises(PlanError, match="an encoder of 12 layers can share 1 to 11"):
-        SharingPlan.parse(text, TASKS, 12)
+@pytest.mark.parametrize(
+    "text, layers, reason",
+    [
+        ("hybrid-12", 12, "an encoder of 12 layers can share 1 to 11"),
+        ("hybrid-40", 12, "an encoder of 12 layers can share 1 to 11"),
+        ("hybrid-0", 12, "hybrid-0: a hybrid shares one layer or more; 3-bert shares none"),
+        ("hybrid-0", None, "hybrid-0: a hybrid shares one layer or more; 3-bert shares none"),
+        ("hybrid-1", 1, "hybrid-1: an encoder of one layer has no hybrid"),
+    ],
+)
+def test_a_hybrid_shares_some_layers_but_not_all(text, layers, reason):
+    with pytest.raises(PlanError, match=reason):
+        SharingPlan.parse(text, TASKS, layers)
 
 
-@pytest.mark.parametrize("num_layers", [None, 12])
-def test_a_hybrid_shares_a_layer(num_layers):
-    with pytest.raises(PlanError, match="hybrid-0: a hybrid shares one layer or more; 3-bert shares none"):
-        SharingPlan.parse("hybrid-0", TASKS, num_layers)
-
-
-def test_one_layer_has_no_hybrid():
-    with pytest.raises(PlanError, match="hybrid-1: an encoder of one layer has no hybrid"):
-        SharingPlan.parse("hybrid-1", TASKS, 1)
+def test_one_text_is_no_sequence_of_tasks():
+    with pytest.raises(PlanError, match=r"such as \('quora',\), not one text"):
+        SharingPlan.parse("I12", "quora", 12)
 
 
 @pytest.mark.parametrize("tasks", [(), ("sst", "sst")])

@@ -63,3 +63,8 @@ def test_two_equal_copies_and_a_third():
 @pytest.mark.parametrize("kind", ["l2", "trace"])
 def test_zero_copies(kind):
     assert soft_gradient(torch.zeros(2, 4), kind).abs().max() == 0
+
+
+def test_another_kind_is_named():
+    with pytest.raises(ValueError, match="unknown kind 'L2'; known are l2 and trace"):
+        soft_gradient(torch.zeros(2, 4), "L2")

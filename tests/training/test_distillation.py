@@ -111,8 +111,11 @@ def test_the_outputs_of_teachers_are_of_all_rows_and_for_students_alone(three_ta
     student = three_tasks.but(teachers=[three_tasks])
     corpus = load_corpus(student, course_folder)
     few = {task: torch.zeros(3, 5) if task == "sst" else torch.zeros(3) for task in student.tasks}
-    with pytest.raises(TrainingError, match=r"'sst': 40.*given are .*'sst': 3"):
+    with pytest.raises(TrainingError, match=r"'sst': \(40, 5\).*given are .*'sst': \(3, 5\)"):
         train(student, corpus, device="cpu", progress=False, teachers=few)
+    columns = {task: torch.zeros(40, 5) if task == "sst" else torch.zeros(40, 1) for task in student.tasks}
+    with pytest.raises(TrainingError, match=r"given are .*'sts': \(40, 1\)"):  # it would be broadcast
+        train(student, corpus, device="cpu", progress=False, teachers=columns)
     with pytest.raises(TrainingError, match="are needed"):
         train(three_tasks, corpus, device="cpu", progress=False, teachers=few)
 

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from mtbert.batches import train_batches
+from mtbert.config import ConfigError
 from mtbert.data.tasks import TASKS
 from mtbert.data.tokens import tokenize
 from mtbert.metrics import accuracy, pearson
 from mtbert.multitask.losses import divergence
 from mtbert.multitask.model import MultitaskBert
 from mtbert.optim import AdamW, make_schedule
+from mtbert.samplers import SAMPLERS
 from mtbert.training import loop as module
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.loop import TrainedRun
@@ -140,6 +142,36 @@ def test_tables_of_other_tasks_than_the_configurations_are_named(tiny_config, co
     corpus = load_corpus(tiny_config.but(tasks=("sts", "sst")), course_folder)
     with pytest.raises(TrainingError, match=r"corpus: has tables of .*'sts', 'sst'.* but needs .*'sst', 'sts'"):
         module.train(tiny_config.but(tasks=("sst", "sts")), corpus, device="cpu")
+
+
+def test_a_sampler_that_fails_in_a_late_epoch_is_said_before_training(tiny_config, course_folder, monkeypatch):
+    monkeypatch.setitem(SAMPLERS, "falling", lambda sizes, epoch, epochs: [1.0, 2.5 - epoch])
+    monkeypatch.setattr(module, "build_encoder", lambda config: pytest.fail("began"))
+    config = tiny_config.but(tasks=("sst", "sts"), scheme="sampled", sampling="falling", epochs=3)
+    with pytest.raises(ValueError, match=r"falling gives .* in epoch 3"):
+        module.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
+
+
+def test_rows_of_the_curve_without_a_correlation_are_said_before_training(tiny_config, course_folder, run):
+    """One row of STS has one label: with Pearson's correlation of it no point would be the best."""
+    config = tiny_config.but(tasks=("sst", "sts"), curve_rows=1, keep="best")
+    corpus = load_corpus(config, course_folder)
+    with pytest.raises(TrainingError, match=r"curve_rows: the 1 dev examples of sts .* have one label"):
+        module.train(config, corpus, device="cpu", progress=False)
+    assert math.isnan(run(config.but(keep="last")).curve["dev_sts"].iloc[-1]), "nothing rests on the points then"
+
+
+def test_own_code_without_a_source_trains_without_a_checkpoint(tiny_config, course_folder, monkeypatch, tmp_path):
+    """A checkpoint is named by the code of its run; what cannot be named is said before any work."""
+    defined = {}
+    exec("def halves(sizes, epoch, epochs):\n    return [1.0, 1.0]", defined)
+    monkeypatch.setitem(SAMPLERS, "halves", defined["halves"])
+    config = tiny_config.but(tasks=("sst", "sts"), scheme="sampled", sampling="halves", epochs=1, steps_per_epoch=2)
+    corpus = load_corpus(config, course_folder)
+    assert module.train(config, corpus, device="cpu", progress=False).cost["steps"] == 2
+    monkeypatch.setattr(module, "build_encoder", lambda config: pytest.fail("began"))
+    with pytest.raises(ConfigError, match="no Python source"):
+        module.train(config, corpus, device="cpu", checkpoint=tmp_path / "checkpoint.pt", progress=False)
 
 
 def test_the_best_model_on_dev_is_kept(run, tiny_config, monkeypatch):

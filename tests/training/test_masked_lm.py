@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from mtbert import runtime
 from mtbert.batches import train_batches
-from mtbert.bert import BertConfig, BertModel
+from mtbert.bert import BertConfig, BertModel, checkpoint_sizes
 from mtbert.bert.hub import CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import PosError, pos_tags
@@ -26,7 +26,6 @@ from mtbert.training import loop
 from mtbert.training import masked_lm as module
 from mtbert.training.checkpoint import TrainingError
 from mtbert.training.masked_lm import MaskedLanguageHead, mask_tokens, pretrain, pretraining_texts
-from mtbert.training.task_data import load_corpus
 
 MASK, VOCABULARY = 103, 30522
 SETTINGS = RunConfig(tasks=("sst",), pretrain_epochs=2, pretrain_learning_rate=1e-3, batch_size=8, seed=5)
@@ -325,11 +324,16 @@ def test_a_loss_that_is_not_finite_is_named(encoder, texts):
         pretrain(encoder, texts, SETTINGS)
 
 
-def test_what_does_not_fit_the_encoder_is_said_before_pretraining(tiny_config, course_folder, monkeypatch):
+@pytest.fixture
+def no_pretraining(monkeypatch):
+    """A test fails where pretraining begins."""
     monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
-    config = tiny_config.but(pretrain="before", plan="S2 I2")
+
+
+@pytest.mark.usefixtures("no_pretraining")
+def test_what_does_not_fit_the_encoder_is_said_before_pretraining(tiny_config, run):
     with pytest.raises(ValueError, match="4 layers up to here"):
-        loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
+        run(tiny_config.but(pretrain="before", plan="S2 I2"))
 
 
 def _without_mask(texts, encoder, max_length):
@@ -338,33 +342,39 @@ def _without_mask(texts, encoder, max_length):
     return tokens
 
 
+def _with_another_mask(texts, encoder, max_length):
+    """A token that transformers adds where vocab.txt has none for masks: the encoder does not have it."""
+    tokens = tokenize_texts(texts, encoder, max_length)
+    tokens.mask = checkpoint_sizes(encoder).vocab_size
+    return tokens
+
+
+@pytest.mark.usefixtures("no_pretraining")
 @pytest.mark.parametrize(
     ("stage", "name", "replacement", "message"),
     [
         ("before", "pretraining_texts", lambda tables: ["[SEP]"], "no text to pretrain on"),
         ("after", "tokenize_texts", _without_mask, "no mask token"),
+        ("after", "tokenize_texts", _with_another_mask, r"its mask token is (\d+), but the encoder has \1 tokens"),
     ],
 )
 def test_what_cannot_be_pretrained_on_is_said_before_any_training(
-    tiny_config, course_folder, monkeypatch, stage, name, replacement, message
+    tiny_config, run, monkeypatch, stage, name, replacement, message
 ):
     monkeypatch.setattr(loop, name, replacement)
-    monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
     monkeypatch.setattr(loop, "Trainer", lambda *args, **kwargs: pytest.fail("trained"))
-    config = tiny_config.but(pretrain=stage)
     with pytest.raises((TrainingError, CheckpointError), match=message):
-        loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
+        run(tiny_config.but(pretrain=stage))
 
 
-def test_a_missing_tagger_is_said_before_pretraining(tiny_config, course_folder, monkeypatch):
+@pytest.mark.usefixtures("no_pretraining")
+def test_a_missing_tagger_is_said_before_pretraining(tiny_config, run, monkeypatch):
     def missing():
         raise PosError("no NLTK data")
 
     monkeypatch.setattr(pos_tags, "_tagger", missing)
-    monkeypatch.setattr(loop, "pretrain", lambda *args, **kwargs: pytest.fail("pretrained"))
-    config = tiny_config.but(pretrain="before", pos_features=True)
     with pytest.raises(PosError, match="no NLTK data"):
-        loop.train(config, load_corpus(config, course_folder), device="cpu", progress=False)
+        run(tiny_config.but(pretrain="before", pos_features=True))
 
 
 def test_texts_of_the_tasks():
