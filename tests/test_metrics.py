@@ -92,8 +92,10 @@ def test_the_metrics_of_each_task_and_the_first_selects():
         "quora": ["accuracy", "macro_f1", "f1"],
         "sts": ["pearson"],
     }
-    labels = np.array([0, 1, 2, 3, 4])
-    assert metrics_of(TASKS["sst"])["macro_f1"](labels, labels) == 1, "the mean is over all five classes"
+    predicted, labels = np.array([0, 1, 2, 3, 3]), np.array([0, 1, 2, 3, 4])
+    # F1 is 1 for classes 0 to 2; 2/3 for 3, with one of its two predictions right; 0 for 4, which is never predicted
+    expected = (1 + 1 + 1 + 2 / 3 + 0) / 5
+    assert metrics_of(TASKS["sst"])["macro_f1"](predicted, labels) == pytest.approx(expected), "over all five classes"
 
 
 def test_r2_is_one_minus_the_squared_error_over_the_variance():

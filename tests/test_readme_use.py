@@ -1,6 +1,5 @@
 """The commands and the Python of the README and of docs/ can be used as printed."""
 
-import json
 import re
 import shlex
 import subprocess
@@ -61,22 +60,13 @@ def test_a_link_leads_to_a_file(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_link_into_a_file_leads_to_a_heading(page):
+def test_a_link_into_a_file_leads_to_a_heading(page, headings_of):
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]+)#([^)]+)\)", page.read_text(encoding="utf8")):
         path = page.parent / target
         headings = [heading.replace(" ", "-") for heading in headings_of(path)]
         if path.suffix == ".md":  # as GitHub writes them; Jupyter keeps capitals
             headings = [heading.lower() for heading in headings]
         assert anchor in headings, f"{target}#{anchor}"
-
-
-def headings_of(path: Path) -> list[str]:
-    """The headings of a page of Markdown, or of a notebook."""
-    text = path.read_text(encoding="utf8")
-    if path.suffix == ".ipynb":
-        cells = json.loads(text)["cells"]
-        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    return re.findall(r"^#+ (.+)$", text, re.MULTILINE)
 
 
 def test_the_processes_of_a_cluster_import_from_a_folder_of_their_user_alone(tmp_path):

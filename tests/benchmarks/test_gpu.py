@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import gpu, gpu_steps, harness
 from benchmarks.gpu import BASE, EAGER, MINILM, ONE_PASS, PER_TASK, TORCHJD, UNIFIED, Work
-from benchmarks.gpu_steps import Contender
+from benchmarks.gpu_steps import Contender, Start
 from mtbert.bert import BertConfig
 from mtbert.data import load_tokenizer, tokenize
 
@@ -31,6 +31,12 @@ def short(monkeypatch):
 def encoder(tmp_path):
     gpu.make_encoder(tmp_path / "encoder", TINY)
     return tmp_path / "encoder"
+
+
+@pytest.fixture
+def start(encoder) -> Start:
+    """What contenders begin with."""
+    return gpu.make_start(Work("s", MINILM, "fp32", SHAPES, ()), encoder, CPU)
 
 
 def tiny(work: Work) -> Work:
@@ -90,8 +96,7 @@ def test_all_sides_have_the_same_losses(build, tmp_path):
     assert all(torch.equal(before[name], again[name]) for name in again), "the start has been trained"
 
 
-def test_an_encoder_made_on_the_spot_has_a_token_for_every_word(encoder):
-    start = gpu.make_start(Work("s", MINILM, "fp32", SHAPES, ()), encoder, CPU)
+def test_an_encoder_made_on_the_spot_has_a_token_for_every_word(encoder, start):
     for task, (rows, T) in SHAPES.items():
         lengths = tokenize(task, start.tables[task], str(encoder)).lengths
         assert len(lengths) == rows and lengths[0] == T and lengths.max() == T
@@ -184,8 +189,7 @@ class FakeProfile:
             json.dump({"traceEvents": [dict(cat="kernel", ts=5.0, dur=3000.0)]}, file)
 
 
-def test_the_busy_share_is_of_a_step_without_the_profiler(short, encoder, monkeypatch):
-    start = gpu.make_start(Work("s", MINILM, "fp32", SHAPES, ()), encoder, CPU)
+def test_the_busy_share_is_of_a_step_without_the_profiler(short, start, monkeypatch):
     contender = Contender(lambda start: lambda: [1.0], start)
     contender.is_gpu = True
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
@@ -208,14 +212,12 @@ def test_ours_is_a_graph_and_its_eager_form_a_peer(short, tmp_path, monkeypatch)
     assert made == [True, False] and [row["peer"] for row in rows] == [EAGER]
 
 
-def test_a_loss_that_is_not_finite_is_an_error(short, encoder):
-    start = gpu.make_start(Work("s", MINILM, "fp32", SHAPES, ()), encoder, CPU)
+def test_a_loss_that_is_not_finite_is_an_error(short, start):
     with pytest.raises(FloatingPointError, match="not finite"):
         Contender(lambda start: lambda: [torch.tensor(1.0), torch.tensor(np.nan)], start)
 
 
-def test_a_block_takes_its_steps(short, encoder):
-    start = gpu.make_start(Work("s", MINILM, "fp32", SHAPES, ()), encoder, CPU)
+def test_a_block_takes_its_steps(short, start):
     taken = []
     contender = Contender(lambda start: lambda: taken.append(1) or [1.0], start)
     assert len(taken) == 4 and contender.steps == 2

@@ -14,9 +14,7 @@ from benchmarks.predictions import (
     predicted_peak,
     step_shapes,
 )
-from mtbert.config import RunConfig
 from mtbert.data.tables import DataError
-from mtbert.files import CHECKSUMS, write_checksums
 from mtbert_lab.cost.dry_run import PARTS
 from mtbert_lab.cost.forecast import Forecast
 from mtbert_lab.cost.lengths import read_lengths
@@ -26,11 +24,6 @@ from mtbert_lab.store.tables import write_table
 
 THREE = ("sst", "quora", "sts")
 PAL = {"adapter": "pal", "adapter_size": 8, "adapter_heads": 2}
-
-
-@pytest.fixture
-def config(tiny_config) -> RunConfig:
-    return tiny_config.but(tasks=THREE, scheme="unified", epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +39,8 @@ def config(tiny_config) -> RunConfig:
     ],
     ids=str,
 )
-def test_the_measured_peak(config, fields, shape):
-    config, shapes = config.but(**fields), dict.fromkeys(THREE, shape)
+def test_the_measured_peak(one_epoch, fields, shape):
+    config, shapes = one_epoch.but(**fields), dict.fromkeys(THREE, shape)
     assert predicted_peak(config, shapes)["total"] == pytest.approx(measured_peak(config, shapes), rel=0.1)
 
 
@@ -66,42 +59,42 @@ def test_the_measured_steps_are_as_they_are_described():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_peak_of_a_gpu(config, precision):
-    config, shapes = config.but(precision=precision), dict.fromkeys(THREE, (64, 128))
+def test_the_peak_of_a_gpu(one_epoch, precision):
+    config, shapes = one_epoch.but(precision=precision), dict.fromkeys(THREE, (64, 128))
     measured = measured_peak(config, shapes, "cuda")
     assert predicted_peak(config, shapes, cuda=True)["total"] == pytest.approx(measured, rel=0.25)
 
 
-def test_lengths_without_the_data(config, course_data, monkeypatch):
-    counts = count_lengths(config)
+def test_lengths_without_the_data(one_epoch, course_data, monkeypatch):
+    counts = count_lengths(one_epoch)
     assert set(counts.columns) == {"task", "split", "pairs", "tokens", "rows"}
     assert counts.groupby(["split", "pairs", "task"])["rows"].sum().to_dict() == {
         (split, pairs, task): size for split, size in (("train", 40), ("dev", 20)) for pairs in ("joint", "apart")
         for task in THREE
     }  # fmt: skip
-    here = read_lengths(config)
+    here = read_lengths(one_epoch)
     monkeypatch.setattr("mtbert_lab.store.corpora.find_data", lambda path=None: None)
     with pytest.raises(DataError, match="files are not here"):
-        read_lengths(config)
+        read_lengths(one_epoch)
     write_table(counts, results_dir() / "lengths.csv")
-    stored = read_lengths(config)
+    stored = read_lengths(one_epoch)
     with monkeypatch.context() as patch, pytest.raises(DataError, match="typo"):
         patch.setattr("mtbert_lab.store.corpora.find_data", find_data)
-        read_lengths(config, "typo")
+        read_lengths(one_epoch, "typo")
     for split in ("train", "dev"):
         for task in THREE:
             assert sorted(getattr(stored, split)[task]) == sorted(getattr(here, split)[task])
-    short = read_lengths(config.but(max_length=8, train_rows=5, pairs="sum"))
+    short = read_lengths(one_epoch.but(max_length=8, train_rows=5, pairs="sum"))
     assert all(len(part) == 5 and part.max() <= 8 for part in short.train.values())
-    swapped = read_lengths(config.but(augment="swap"))
+    swapped = read_lengths(one_epoch.but(augment="swap"))
     assert {task: len(part) for task, part in swapped.train.items()} == {"sst": 40, "quora": 80, "sts": 80}
     write_table(counts[counts["task"] != "sts"], results_dir() / "lengths.csv")
     with pytest.raises(DataError, match="has no sts"):
-        read_lengths(config)
+        read_lengths(one_epoch)
 
 
-def test_stored_runs_next_to_their_predictions(config, speeds, course_data):
-    run, other = (load_or_run(config.but(seed=seed), device="cpu", progress=False) for seed in (1, 2))
+def test_stored_runs_next_to_their_predictions(one_epoch, speeds, course_data):
+    run, other = (load_or_run(one_epoch.but(seed=seed), device="cpu", progress=False) for seed in (1, 2))
     table = check_runs(results_dir(), course_data).set_index("run_id")
     row, expected = table.loc[run.run_id], Forecast(run.config, read_lengths(run.config))
     assert row["predicted_mib"] == pytest.approx(expected.process_mib(), rel=0.01)
@@ -112,25 +105,23 @@ def test_stored_runs_next_to_their_predictions(config, speeds, course_data):
     assert table.loc[other.run_id, "predicted_seconds"] == row["predicted_seconds"] and len(speeds.asked) == 1
 
 
-def test_a_stored_run_that_cannot_be_predicted_is_left_out(config, speeds, course_data, monkeypatch, caplog):
-    run = load_or_run(config, device="cpu", progress=False)
+def test_a_stored_run_that_cannot_be_predicted_is_left_out(one_epoch, speeds, course_data, monkeypatch, caplog):
+    run = load_or_run(one_epoch, device="cpu", progress=False)
     monkeypatch.setattr("mtbert_lab.store.corpora.find_data", lambda path=None: None)
     assert check_runs(results_dir(), None).empty
     assert f"{run.run_id}: no prediction" in caplog.text
 
 
-def test_the_time_of_a_stored_run_contains_the_pass_that_makes_features(config, speeds, course_data):
-    run = load_or_run(config, device="cpu", progress=False)
-    path = results_dir() / "runs" / run.run_id / "run.json"
-    assert '"feature_cpu_seconds": 0.0' in path.read_text()  # nothing is frozen
-    path.write_text(path.read_text().replace('"feature_cpu_seconds": 0.0', '"feature_cpu_seconds": 100.0'))
-    (path.parent / CHECKSUMS).unlink()
-    write_checksums(path.parent, sorted(file.name for file in path.parent.iterdir()))
+def test_the_time_of_a_stored_run_contains_the_pass_that_makes_features(one_epoch, speeds, course_data, changed_run):
+    run = load_or_run(one_epoch, device="cpu", progress=False)
+    with changed_run(results_dir() / "runs" / run.run_id) as content:
+        assert content["cost"]["feature_cpu_seconds"] == 0.0  # nothing is frozen
+        content["cost"]["feature_cpu_seconds"] = 100.0
     [spent] = check_runs(results_dir(), course_data)["train_cpu_seconds"]
     assert spent == run.cost["train_cpu_seconds"] + 100
 
 
-def test_measurements_are_written(config, speeds, course_data, tmp_path, monkeypatch):
+def test_measurements_are_written(speeds, course_data, tmp_path, monkeypatch):
     measured = pd.DataFrame({"name": ["one"], "measured": [1 / 3]})
     monkeypatch.setattr(predictions, "measure_grid", lambda configs, device: measured)
     monkeypatch.setattr(predictions, "count_lengths", lambda config, data: pd.DataFrame({"task": list(config.tasks)}))

@@ -73,24 +73,9 @@ def ours(folder) -> BertModel:
     return BertModel.from_pretrained(folder)
 
 
-def inputs(config: BertConfig, lengths: list[int]) -> dict[str, torch.Tensor]:
-    """A padded batch of random ids without the padding's, as keywords of both models.
-
-    Of BERT with the types of two sentences; RoBERTa's are all of type 0, and the others have none.
-    """
-    shape = (len(lengths), max(lengths))
-    position, length = torch.arange(shape[1]), torch.tensor(lengths)[:, None]
-    mask = position < length
-    ids = torch.randint(config.pad_token_id + 1, config.vocab_size, shape, generator=torch.Generator().manual_seed(1))
-    batch = dict(input_ids=ids.where(mask, config.pad_token_id), attention_mask=mask.long())
-    if config.model_type == "bert":
-        batch["token_type_ids"] = (position >= length // 2) * (config.type_vocab_size - 1) * mask
-    return batch
-
-
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @torch.no_grad()
-def test_states_equal_those_of_transformers(reference, ours, lengths):
+def test_states_equal_those_of_transformers(reference, ours, inputs, lengths):
     batch = inputs(ours.config, lengths)
     mine, theirs = ours(**batch), reference(**batch)
     tokens = batch["attention_mask"].bool()
@@ -99,7 +84,7 @@ def test_states_equal_those_of_transformers(reference, ours, lengths):
         assert (mine.pooler_output - theirs.pooler_output).abs().max() <= 1e-5
 
 
-def test_gradients_equal_those_of_transformers(reference, ours):
+def test_gradients_equal_those_of_transformers(reference, ours, inputs):
     batch = inputs(ours.config, [12, 5, 8])
     torch.manual_seed(2)
     weights = torch.randn(3, 12, ours.config.hidden_size) * batch["attention_mask"].unsqueeze(-1)
@@ -127,7 +112,7 @@ def test_gradients_equal_those_of_transformers(reference, ours):
 
 
 @torch.no_grad()
-def test_what_we_save_is_read_by_transformers_and_by_us(reference, ours, tmp_path):
+def test_what_we_save_is_read_by_transformers_and_by_us(reference, ours, inputs, tmp_path):
     ours.save_pretrained(tmp_path)
     batch = inputs(ours.config, [10, 6])
     tokens = batch["attention_mask"].bool()
@@ -264,18 +249,34 @@ def test_defaults_of_the_types(tmp_path):
 @pytest.mark.parametrize(
     ("content", "named"),
     [
+        ([1, 2], "not a JSON object"),
+        ({"hidden_size": 1.5}, "hidden_size is 1.5; it must be an integer"),
+        ({"hidden_size": True}, "hidden_size is True; it must be an integer"),
+        ({"hidden_size": 10**30}, "hidden_size is 1000000.*; it must be an integer of at least 1, below 10000000"),
+        ({"num_hidden_layers": -3}, "num_hidden_layers is -3; it must be an integer of at least 1"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, with .* parameters; at most 999"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps is 0; a vector of equal numbers"),
+        ({"layer_norm_eps": "x"}, "layer_norm_eps is 'x'; it must be a number from 0 to 1"),
+        ({"hidden_dropout_prob": True}, "hidden_dropout_prob is True; it must be a number from 0 to 1"),
+        ({"hidden_dropout_prob": 2}, "hidden_dropout_prob is 2; it must be a number from 0 to 1"),
+        ({"pad_token_id": -1}, "pad_token_id is -1, which is no token"),
+        ({"pad_token_id": "a"}, "pad_token_id is 'a', which is no token"),
+        ({"is_decoder": True}, "is_decoder is True; only False is implemented"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'absolute'"),
+        ({"model_type": {}}, r"model_type is \{\}; this encoder reads"),
+        ({"model_type": "electra"}, "model_type is 'electra'; this encoder reads bert, roberta, distilbert, mpnet"),
         ({"model_type": "distilbert", "activation": "relu"}, "hidden_act is 'relu'"),
         ({"model_type": "distilbert", "n_heads": 5}, r"num_attention_heads \(5\) does not divide"),
         ({"model_type": "roberta", "max_position_embeddings": 2}, "no position is left"),
         ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id is None"),
         ({"model_type": "mpnet", "relative_attention_num_buckets": 64}, "num_buckets is 64; only 32 is implemented"),
-        ({"model_type": "electra"}, "model_type is 'electra'; this encoder reads bert, roberta, distilbert, mpnet"),
     ],
 )
 def test_unusable_config_is_named(tmp_path, content, named):
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=named):
-        BertConfig.from_json(tmp_path / "config.json")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=f"{path}: .*{named}"):
+        BertConfig.from_json(path)
 
 
 def test_distilbert_with_token_types_is_refused():

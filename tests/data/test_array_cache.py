@@ -123,21 +123,16 @@ def test_a_damaged_mapped_array_is_computed_again(tmp_path, damage, caplog):
     assert len(calls) == 1 and (array == 2.0).all() and "damaged" in caplog.text
 
 
-def test_an_interrupted_fill_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("the input cannot be read")], ids=["stop", "OSError"])
+def test_a_fill_that_fails_leaves_nothing(tmp_path, error):
+    """And its error is none of the disk."""
+
     def fill(array: np.ndarray) -> None:
-        raise KeyboardInterrupt
+        raise error
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)) as caught:
         mapped_array(tmp_path / "a.npy", (3, 4), fill)
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_error_of_the_computation_is_not_one_of_the_disk(tmp_path):
-    def fill(array: np.ndarray) -> None:
-        raise OSError("the input cannot be read")
-
-    with pytest.raises(OSError, match="the input cannot be read"):
-        mapped_array(tmp_path / "a.npy", (3, 4), fill)
+    assert caught.value is error
     assert not list(tmp_path.iterdir())
 
 

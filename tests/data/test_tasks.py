@@ -11,7 +11,7 @@ import torch
 from mtbert.data.corpus import Corpus
 from mtbert.data.reports import Reject, fault_of, remarks_on_range
 from mtbert.data.tables import load_split_texts, load_table, load_texts
-from mtbert.data.tasks import COURSE, TASKS, DataError, Task, read_tasks
+from mtbert.data.tasks import TASKS, DataError, Task, read_tasks
 from mtbert.multitask.losses import predict, task_loss
 from mtbert.training.metrics import metrics_of
 
@@ -44,6 +44,19 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def topics(folder, monkeypatch):
+    """Writes topics-dev.csv and reads it, after these changes of the task's file."""
+
+    def read(text: str, old: str = "", new: str = ""):
+        (folder / "topics.yaml").write_text(TOPICS.replace(old, new) if old else TOPICS)
+        monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+        (folder / "topics-dev.csv").write_text(text, newline="")
+        return load_table("topics", "dev", "elsewhere")
+
+    return read
+
+
 def test_a_task_is_read(folder, monkeypatch):
     [task] = read_tasks(folder).values()
     assert (task.num_classes, task.label_range, task.is_pair) == (3, (0, 2), False)
@@ -56,39 +69,32 @@ def test_a_task_is_read(folder, monkeypatch):
     assert str(report.rejects[0]) == "topics-dev.csv:2 topic: 'sports' is no class; did you mean 'sport'?"
 
 
-def test_a_quoted_text_may_have_line_breaks(folder, monkeypatch):
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+def test_a_quoted_text_may_have_line_breaks(topics):
     rows = 'one,sport\r\n"two\r\nlines, and ""quotes""\r\n\r\n",weather\r\n"never closed,sport\r\nthree,science\r\n'
-    (folder / "topics-dev.csv").write_text(f"headline,topic\r\n{rows}", newline="")
-    table, report = load_table("topics", "dev", "elsewhere")
+    table, report = topics(f"headline,topic\r\n{rows}")
     assert table["headline"].tolist() == ["one", 'two\nlines, and "quotes"', "three"]
     assert table["id"].tolist() == ["dev-2", "dev-3", "dev-8"] and report.rows == 4
     assert [(reject.line, reject.field) for reject in report.rejects] == [(7, "row")]
 
 
-def test_a_line_behind_an_unbalanced_quote_is_no_half_record(folder, monkeypatch):
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-    rows = 'headline,topic\n"they "won"\nthe race",sport\na 5" nail,science\nfour,weather\na 5" nail,science\n'
-    (folder / "topics-dev.csv").write_text(rows)
-    table, report = load_table("topics", "dev", "elsewhere")
+def test_a_line_behind_an_unbalanced_quote_is_no_half_record(topics):
+    rows = '"they "won"\nthe race",sport\na 5" nail,science\nfour,weather\na 5" nail,science\n'
+    table, report = topics(f"headline,topic\n{rows}")
     assert [reject.line for reject in report.rejects] == [2, 3, 4]
     assert table["headline"].tolist() == ["four", 'a 5" nail']
 
 
-def test_json_lines_are_read(folder, monkeypatch):
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
+def test_json_lines_are_read(topics):
     rows = [{"headline": "one,\ntwo", "topic": "sport", "more": [1]}, {"topic": "weather", "headline": "rain"}]
     lines = [*map(json.dumps, rows), '{"headline": null, "topic": "sport"}', '{"topic": "sport"}', "[1]", "{"]
-    (folder / "topics-dev.csv").write_text("\n".join(lines))
-    table, report = load_table("topics", "dev", "elsewhere")
+    table, report = topics("\n".join(lines))
     assert table["headline"].tolist() == ["one,\ntwo", "rain"] and table["label"].tolist() == [0, 1]
     assert [(reject.line, reject.field) for reject in report.rejects] == [
         (3, "headline"), (4, "headline"), (5, "row"), (6, "row"),
     ]  # fmt: skip
-    (folder / "topics-dev.csv").write_text('{"text": "one", "topic": "sport"}\n')
     message = r"topics-dev.csv, first object, lacks the column headline; it has 'text', 'topic'\. Rename or add it\.$"
     with pytest.raises(DataError, match=message):
-        load_table("topics", "dev", "elsewhere")
+        topics('{"text": "one", "topic": "sport"}\n')
 
 
 @pytest.mark.parametrize("name", ["topics-dev.csv", "topics-dev.jsonl"])
@@ -149,19 +155,6 @@ def test_rejects_are_grouped_with_the_nearest_label(folder, monkeypatch):
     )
     with pytest.raises(DataError, match=message):
         Corpus.load(folder, ["topics"], ["topics"]).check()
-
-
-@pytest.fixture
-def topics(folder, monkeypatch):
-    """Writes topics-dev.csv and reads it, after these changes of the task's file."""
-
-    def read(text: str, old: str = "", new: str = ""):
-        (folder / "topics.yaml").write_text(TOPICS.replace(old, new) if old else TOPICS)
-        monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-        (folder / "topics-dev.csv").write_text(text)
-        return load_table("topics", "dev", "elsewhere")
-
-    return read
 
 
 def test_a_class_may_be_named_none(topics):
@@ -632,11 +625,6 @@ def test_a_number_as_label_and_the_metric_that_selects_models():
     assert task_loss(task, logits, torch.tensor([10.0, 90.0])).item() == pytest.approx((0.25 + 1) / 2)
     classes = Task(name="a", metric="macro_f1", **fields | {"kind": "classes", "num_classes": 3})
     assert list(metrics_of(classes)) == ["macro_f1", "accuracy"]
-
-
-def test_the_courses_tasks():
-    assert {name: task.num_classes for name, task in COURSE.items()} == {"sst": 5, "cfimdb": 2, "quora": 2, "sts": None}
-    assert COURSE["sts"].label_range == Task(**COURSE["sts"].model_dump()).label_range == (0, 5)
 
 
 def test_tasks_are_joined_as_dicts_are(folder):

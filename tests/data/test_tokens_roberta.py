@@ -1,4 +1,4 @@
-"""Byte-level BPE and RoBERTa's special tokens against transformers' tokenizer; encoders without token types."""
+"""RoBERTa's tokens, of byte-level BPE, and MPNet's against transformers' tokenizers; encoders without token types."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from tokenizers import AddedToken
 from tokenizers.implementations import ByteLevelBPETokenizer
-from transformers import AutoTokenizer, RobertaTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, RobertaTokenizer
 
 from mtbert.bert import BertConfig, BertModel
 from mtbert.bert.hub import CheckpointError
@@ -18,7 +18,7 @@ TEXTS = [
     "A quiet film, with one loud joke.",
     "Ünïcödé naïveté – 東京 and Ελλάδα… “quoted”?!",
     "emoji 🙂  two spaces and\ttab, 3.14159 & 1e-5",
-    "<s> the brackets are </s> text <mask> here",
+    "<s> the brackets are </s> text <mask> here [CLS] [SEP]",
     "many words that go on " * 20,
     " ?",
     "the lantern in the garden, the violin in the kitchen",
@@ -44,18 +44,32 @@ def roberta(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["tokenizer.json", "vocab.json and merges.txt"])
-def encoder(request, roberta, tmp_path) -> str:
-    """The same encoder with either kind of vocabulary file."""
+@pytest.fixture(scope="module")
+def mpnet(mpnet_tokenizer, tmp_path_factory) -> Path:
+    """A tiny MPNet: random weights, and a vocabulary of BERT's with RoBERTa's tokens in front."""
+    folder = Path(shutil.copytree(mpnet_tokenizer, tmp_path_factory.mktemp("mpnet") / "encoder"))
+    shape = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
+    config = BertConfig(
+        **shape, model_type="mpnet", vocab_size=30_527, pad_token_id=1, max_position_embeddings=514, type_vocab_size=0
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(params=["tokenizer.json", "vocab.json and merges.txt", "mpnet"])
+def encoder(request, roberta, mpnet, tmp_path) -> str:
+    """RoBERTa with either kind of vocabulary file, or MPNet."""
     if request.param == "tokenizer.json":
         return str(roberta)
+    if request.param == "mpnet":
+        return str(mpnet)
     for name in ("config.json", "vocab.json", "merges.txt"):
         shutil.copy(roberta / name, tmp_path)
     return str(tmp_path)
 
 
 @pytest.fixture
-def reference(roberta, encoder) -> RobertaTokenizer:
+def reference(roberta, encoder) -> PreTrainedTokenizerBase:
     """What transformers makes of the folder: from vocab.json alone the mask takes no space before it."""
     if encoder != str(roberta):
         return AutoTokenizer.from_pretrained(encoder)
@@ -92,6 +106,16 @@ def test_pairs_apart_equal_transformers(encoder, reference, pairs):
     table = tokenize("sts", pairs(TEXTS, OTHERS), encoder, pairs="sum", max_length=20)
     options = dict(padding="longest", truncation=True, max_length=20, return_tensors="pt")
     assert_equal(table, ROWS, reference([column[i] for column in (TEXTS, OTHERS) for i in ROWS], **options))
+
+
+def test_the_special_tokens_of_mpnet_are_those_of_roberta(mpnet, singles):
+    """Its vocabulary has BERT's, too."""
+    table = tokenize("sst", singles(TEXTS), str(mpnet))
+    special = (table.cls, table.sep, table.pad, table.mask)
+    reference = AutoTokenizer.from_pretrained(mpnet)
+    assert special == tuple(map(reference.convert_tokens_to_ids, ("<s>", "</s>", "<pad>", "<mask>")))
+    batch = table.batch(ROWS)
+    BertModel.from_pretrained(mpnet)(batch.input_ids, batch.attention_mask, batch.token_type_ids)
 
 
 def test_a_pair_by_hand(roberta):

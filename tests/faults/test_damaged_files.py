@@ -28,31 +28,19 @@ def test_no_flipped_bit_of_an_encoder_is_read(tiny_encoder, tmp_path, refused):
     assert BertModel.from_pretrained(folder).config.hidden_dropout_prob == 0.2
 
 
-WRONG = {
-    "hidden_size": [1.5, True, 10**30],
-    "num_hidden_layers": [-3, 10**6],
-    "intermediate_size": [9_999_999],
-    "layer_norm_eps": [0, "x"],
-    "hidden_dropout_prob": [True, 2],
-    "pad_token_id": [-1, "a"],
-    "model_type": [{}],
-    "is_decoder": [True],
-}
-
-
-@pytest.mark.parametrize("key, value", [(key, value) for key, values in WRONG.items() for value in values])
-def test_a_wrong_value_of_an_encoder_s_config_is_named(tiny_encoder, tmp_path, key, value):
+def test_sizes_of_other_weights_are_named_before_there_is_memory_for_them(tiny_encoder, tmp_path):
     folder = Path(shutil.copytree(tiny_encoder, tmp_path / "encoder"))
     (folder / "SHA256SUMS").unlink()
     values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(values | {key: value}))
-    with pytest.raises(CheckpointError, match=str(folder)):
+    (folder / "config.json").write_text(json.dumps(values | {"intermediate_size": 9_999_999}))
+    with pytest.raises(CheckpointError, match=rf"{folder}: .*expected \(9999999, 32\)"):
         BertModel.from_pretrained(folder)
 
 
-def test_a_config_that_is_too_deep_is_named(tmp_path):
-    (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(CheckpointError, match=r"config\.json: not a readable config\.json"):
+@pytest.mark.parametrize("text", ["{", "[" * 100_000], ids=["half", "too deep"])
+def test_a_config_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}/config\.json: not a readable config\.json"):
         BertModel.from_pretrained(tmp_path)
 
 

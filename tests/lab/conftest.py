@@ -1,5 +1,6 @@
 """What the tests of the laboratory share."""
 
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
 from mtbert.config import RunConfig
 from mtbert.paths import REPOSITORY
 from mtbert.runtime import environment
 from mtbert.training.loop import train
+from mtbert_lab.cli import app
 from mtbert_lab.store.folders import Run
 from mtbert_lab.store.runs import load_or_run, score_table
 
@@ -45,6 +48,28 @@ def committed(monkeypatch) -> Path:
 def run_of():
     """run_of(config): the stored run, trained here, on the processor, where it is not stored."""
     return partial(load_or_run, device="cpu", progress=False)
+
+
+@pytest.fixture(scope="session")
+def mtbert():
+    """mtbert(*arguments): what the command gives in this process; options are those of typer's runner."""
+
+    def mtbert(*arguments, **options):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
+
+    return mtbert
+
+
+@pytest.fixture
+def topics_folder(tmp_path) -> Path:
+    """A user's task of two classes, topics, with 24 texts in each split; it has no test split, as users need none."""
+    about = dict(name="topics", files="topics-{split}.csv", sentence_columns=["headline"], label_column="topic")
+    about |= dict(kind="classes", class_names=["sport", "weather"], id_column=None, separator=",")
+    (tmp_path / "topics.yaml").write_text(yaml.safe_dump(about))
+    for split in ("train", "dev"):
+        rows = 12 * f"the race of {split} is won,sport\nit rains in {split},weather\n"
+        (tmp_path / f"topics-{split}.csv").write_text(f"headline,topic\n{rows}")
+    return tmp_path
 
 
 @pytest.fixture
@@ -157,3 +182,12 @@ def synthetic_run(config: RunConfig, right: float, parameters: float = 10, secon
 def synthetic():
     """Runs for tables and claims, made without training."""
     return synthetic_run
+
+
+@pytest.fixture
+def mostly_rejected(course_folder, tmp_path) -> Path:
+    """The tiny data set, in which a class of SST is written in another way."""
+    folder = shutil.copytree(course_folder, tmp_path / "rejected")
+    text = (folder / "ids-sst-train.csv").read_text()
+    (folder / "ids-sst-train.csv").write_text(re.sub(r"\t4\n", "\t9\n", text))
+    return folder

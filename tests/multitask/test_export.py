@@ -74,15 +74,6 @@ def test_pipelines_of_transformers_give_our_numbers(model, tmp_path, monkeypatch
         assert {*mine["predicted"]} <= {*words} or task == "quora"
 
 
-def test_a_pipeline_reads_the_encoder_alone(model, tmp_path):
-    ours = model(pooling="mean")
-    export_task(ours, "sst", tmp_path, encoder_only=True)
-    [theirs] = transformers.pipeline("feature-extraction", model=str(tmp_path), device="cpu")(TEXTS[0])
-    batch, _ = read(tmp_path, TEXTS[:1], transformers.AutoModel)
-    mine = ours.encoder.task_encoder("sst")(batch["input_ids"], batch["attention_mask"]).last_hidden_state[0]
-    torch.testing.assert_close(torch.tensor(theirs), mine.detach(), rtol=1e-4, atol=1e-5)
-
-
 def test_a_sentence_task_of_a_model_with_cosines_is_exported(model, tmp_path):
     fields = dict(pairs="concat", similarity="sigmoid_cosine", head_norm=True)
     assert export_task(model(("sts", "sst"), **fields), "sst", tmp_path, encoder_only=True) == "BertModel"

@@ -206,7 +206,7 @@ def test_copies_start_equal_and_are_of_their_own():
 
 
 @pytest.mark.parametrize("task", THREE)
-def test_task_encoder_is_the_tasks_way_through_the_plan(task, tmp_path):
+def test_task_encoder_is_the_tasks_way_through_the_plan(task):
     encoder = encoder_of("S2(sst,quora|sts) I2", THREE).eval()
     batch = batches_of(THREE)[task]
     plain = encoder.task_encoder(task)
@@ -214,9 +214,6 @@ def test_task_encoder_is_the_tasks_way_through_the_plan(task, tmp_path):
     output = plain(batch.input_ids, batch.attention_mask, batch.token_type_ids)
     torch.testing.assert_close(output.last_hidden_state, expected)
     assert plain.layers[3] is encoder.layers[3][THREE.index(task)], "shared by identity"
-    plain.save_pretrained(tmp_path)
-    again = BertModel.from_pretrained(tmp_path)
-    assert torch.equal(again.pooler.weight, plain.pooler.weight)
 
 
 def test_a_task_encoder_is_saved_with_the_tokenizer_of_its_checkpoint(tiny_encoder, tmp_path):

@@ -105,13 +105,6 @@ def test_no_flipped_bit_is_resumed_from(saved, caplog):
     assert saver_of(saved).restore() == {"step": 2}
 
 
-@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[:-1], lambda content: content[:900],
-                                    lambda content: b"x" * 5000])  # fmt: skip
-def test_a_damaged_checkpoint_is_not_used(saved, caplog, damage):
-    saved.write_bytes(damage(saved.read_bytes()))
-    assert saver_of(saved).restore() is None and "is damaged and is not used" in caplog.text
-
-
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(saved, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

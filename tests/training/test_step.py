@@ -271,8 +271,6 @@ def test_parts_by_tokens(calm_encoder):
         fields = dict(tasks=THREE, scheme="unified", encoder=calm_encoder) | fields
         return micro_batches.micro_batch_count(RunConfig.from_params(fields), shapes, cuda)
 
-    assert micro_batches.HEAVY == 128
-    assert (micro_batches.UNCUT_TOKENS, micro_batches.MICRO_BATCH_TOKENS) == (4096, 2048)
     assert parts({"sst": (16, 128)}) == 1  # 16 x 128 x 2 = 4096
     assert parts({"sst": (17, 128)}) == 3  # 4352 / 2048
     assert parts({"sst": (17, 128)}, cuda=True) == 1

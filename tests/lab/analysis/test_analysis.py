@@ -1,6 +1,7 @@
 """Calibration, groups and interference on invented examples."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,9 @@ def test_what_needs_model_and_data_is_kept(stored, isolated, monkeypatch):
     with pytest.raises(MissingRun, match="one: no probabilities of sst's classes are stored"):
         Systems.read("sst", {"one": [stored]})
     of_pairs = probabilities.probabilities(stored, "quora")
+    assert ((of_pairs[:, 1] > 0.5) == stored.predictions.query("task == 'quora'")["predicted"]).all()
+    even = replace(stored, predictions=stored.predictions.assign(confidence=0.5))  # in half precision, of .5001
+    of_pairs = probabilities.probabilities(even, "quora")
     assert ((of_pairs[:, 1] > 0.5) == stored.predictions.query("task == 'quora'")["predicted"]).all()
 
     found = groups.known_features(stored, "quora")

@@ -99,14 +99,6 @@ def test_a_run_that_kills_its_process_leaves_the_others_timed(tiny_config, timed
     assert capsys.readouterr().err.splitlines()[-1] == "not timed, but estimated: large (killed)"
 
 
-def test_a_damaged_time_is_measured_again(tiny_config, timed, isolated):
-    measure(sample(tiny_config))
-    for file in (isolated / "cache" / "speed").iterdir():
-        file.write_bytes(file.read_bytes()[:-1])
-    measure(sample(tiny_config))
-    assert len(timed) == 2
-
-
 def test_the_first_step_does_not_count(tiny_config, monkeypatch):
     """By a clock that moves by given seconds with a step, and with an evaluation."""
     now = 0.0

@@ -1,7 +1,6 @@
 """Damaged files of the store and of trained models are named, with what to do; none is read silently."""
 
 import hashlib
-import json
 import random
 import re
 import shutil
@@ -125,14 +124,16 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(stored, monkeypatch):
         read_run(folder_of(stored))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "{}", '{"config": {"seed": "x"}}', '{"config": {}}', "[" * 10_000, "\0"]
-)
-def test_a_run_whose_file_cannot_be_read_is_named(stored, text):
+# What is no content of a run.json.
+NO_RUNS = ("", "{", "[]", "null", "{}", '{"config": {"seed": "x"}}', '{"config": {}}', "[" * 10_000, "\0")
+
+
+@pytest.mark.parametrize("name, text", [*(("run.json", text) for text in NO_RUNS), ("predictions.parquet", "PAR1")])
+def test_a_file_of_a_run_that_cannot_be_read_is_named(stored, name, text):
     folder = folder_of(stored)
-    (folder / "run.json").write_text(text)
+    (folder / name).write_text(text)
     write_checksums(folder)
-    with pytest.raises(StoreError, match=re.escape(f"{folder / 'run.json'} is damaged")):
+    with pytest.raises(StoreError, match=re.escape(f"{folder / name} is damaged (") + ".*restore it"):
         read_run(folder)
 
 
@@ -150,14 +151,6 @@ def test_damaged_predictions_are_named_before_a_model_is_trained_again(stored, c
     corpus = corpora.read_corpus(stored.config, course_data)
     with pytest.raises(StoreError, match=r"predictions\.parquet is damaged"):
         runs.Training([results_dir()], device="cpu", progress=False).once(stored.config, corpus, needs_model=True)
-
-
-def test_damaged_predictions_are_named(stored):
-    folder = folder_of(stored)
-    (folder / "predictions.parquet").write_bytes(b"PAR1")
-    write_checksums(folder)
-    with pytest.raises(StoreError, match=r"predictions\.parquet is damaged .*restore it"):
-        read_run(folder)
 
 
 def test_predictions_of_other_examples_are_named(stored):
@@ -195,19 +188,17 @@ def test_damaged_ids_and_labels_are_written_again(stored, config, run_of):
 
 
 @pytest.mark.parametrize("place", ["../..", "/tmp"])
-def test_a_run_that_names_a_file_elsewhere_is_refused(stored, place):
+def test_a_run_that_names_a_file_elsewhere_is_refused(stored, changed_run, place):
     """A run.json may come from others: what it names outside of the store is not read as ids and labels."""
     folder = folder_of(stored)
-    content = json.loads((folder / "run.json").read_text())
     [path] = (results_dir() / "dev").iterdir()
     table = pd.read_parquet(path)
     table = table.assign(label=1 - table["label"])
     digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
     table.to_parquet(results_dir().parent / f"secret-{digest}.parquet", index=False)
     name = f"{place}/secret-{digest}"
-    content["examples"] = {"sst": name}
-    (folder / "run.json").write_text(json.dumps(content))
-    write_checksums(folder)
+    with changed_run(folder) as content:
+        content["examples"] = {"sst": name}
     with pytest.raises(StoreError, match=f"{name} is no name of a file in .*dev"):
         read_run(folder)
 

@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from mtbert.data import TASKS
 from mtbert.data.array_cache import cached_arrays, mapped_array
 from mtbert.paths import REPOSITORY, cache_dir
-from mtbert_lab.cli import app
 from mtbert_lab.paths import results_dir
 from mtbert_lab.store import runs
 from mtbert_lab.store.loading import load_model
@@ -186,7 +184,7 @@ def test_a_table_that_cannot_be_written_is_a_warning(tiny_config, course_data, m
 # --- the cache --------------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_has_read_for_long_is_removed():
+def test_what_nobody_has_read_for_long_is_removed(mtbert):
     def cached(text: str) -> None:
         cached_arrays("tokens", ("a",), [text], lambda: [np.ones(1000)])
 
@@ -204,7 +202,7 @@ def test_what_nobody_has_read_for_long_is_removed():
     count, freed = remove_unused(30)
     assert count == 2 and freed == pytest.approx(12_000, abs=1_000)
     assert sorted(path.parent.name for path in cache_dir().rglob("*.np?")) == ["models", "tokens"]
-    output = CliRunner().invoke(app, ["cache", "--clear", "--days", "0"]).output
+    output = mtbert("cache", "--clear", "--days", 0).output
     assert output.startswith(
         "removed: 1 files that nobody has read for 0 days, and what killed processes left, 0.000 GB\n"
     )

@@ -4,7 +4,6 @@ import html
 import math
 import re
 
-import nbformat
 import pandas as pd
 import pytest
 import yaml
@@ -23,21 +22,15 @@ def claims() -> pd.DataFrame:
     return board.described(table)
 
 
-def headings() -> set[str]:
-    """Every heading of the notebooks as JupyterLab links it."""
-    found = set()
+def test_every_link_of_a_claim_leads_to_a_heading(claims, headings_of):
+    """As JupyterLab links the headings of the notebooks."""
+    headings = set()
     for path in (REPOSITORY / "notebooks").glob("*.ipynb"):
-        for cell in nbformat.read(path, 4).cells:
-            titles = re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else ()
-            found |= {f"{path.name}#{title.replace(' ', '-')}" for title in titles}
-    return found
-
-
-def test_every_link_of_a_claim_leads_to_a_heading(claims):
+        headings |= {f"{path.name}#{heading.replace(' ', '-')}" for heading in headings_of(path)}
     sections = [section for _, section in yaml.safe_load((PARAMS / "claims.yaml").read_text())["sections"]]
-    assert set(sections) <= headings()
+    assert set(sections) <= headings
     links = re.findall(r'href="(.+?)"', board.board(claims) + board.cards(claims))
-    assert set(map(html.unescape, links)) <= headings()
+    assert set(map(html.unescape, links)) <= headings
     of_runs = claims[claims["run_ids"].notna()]
     assert of_runs.loc[of_runs["section"] == "", "claim"].tolist() == [], "what runs decide is shown somewhere"
 
@@ -95,7 +88,7 @@ def test_words_say_seeds_loans_and_small_differences():
     claim = {"check": "difference", "difference": ["hybrids/a", "greater", "hybrids/b", "sst"], "why": "as seen"}
     about = dict(seeds=1, uses_prior=True, is_small=True, cautious="too few runs to tell")
     assert board.in_words(row(**about), claim) == (
-        "a minus b, SST; 1 seed; seed noise taken from runs that are alike; too few runs to tell if that noise is "
+        "a minus b, SST; 1 seed; seed noise taken from similar runs; too few runs to tell if that noise is "
         "worth least; by less than the margin; as seen"
     )
     few = board.in_words(row(verdict="too few runs to tell", seeds=3, seeds_needed=7.0), claim)

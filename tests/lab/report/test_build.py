@@ -16,11 +16,9 @@ import nbformat
 import papermill
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from typer.testing import CliRunner
 
 from mtbert.config import ConfigError
 from mtbert.paths import REPOSITORY
-from mtbert_lab import cli
 from mtbert_lab.report import build
 from mtbert_lab.report.build import ReportError, build_report
 
@@ -437,13 +435,13 @@ def test_a_report_may_be_written_elsewhere(root, tmp_path, no_site, in_process):
     assert str(out) not in (out / "executed" / "01_tiny.ipynb").read_text()
 
 
-def test_the_command_hands_its_options_on(tmp_path, monkeypatch):
+def test_the_command_hands_its_options_on(mtbert, tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(build, "build_report", lambda *how, **more: told.append(signature.bind(*how, **more)))
     signature = inspect.signature(build_report)
     options = ["--profile", "gpu", "--only", "03", "--data", "there", "--force", "--workers", "3", "--out"]
     grids = ["--grid", "a.yaml", "--grid", "b.yaml"]
-    assert CliRunner().invoke(cli.app, ["report", *options, str(tmp_path), *grids]).exit_code == 0
+    assert mtbert("report", *options, tmp_path, *grids).exit_code == 0
     assert told[0].arguments == {
         "profile": "gpu",
         "only": "03",
@@ -456,11 +454,11 @@ def test_the_command_hands_its_options_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_the_command_writes_into_the_checkout_only_from_inside_of_it(tmp_path, monkeypatch, inside):
+def test_the_command_writes_into_the_checkout_only_from_inside_of_it(mtbert, tmp_path, monkeypatch, inside):
     monkeypatch.chdir(REPOSITORY / "docs" if inside else tmp_path)
     asked = {}
     monkeypatch.setattr(build, "build_report", lambda *_, **options: asked.update(options))
-    assert CliRunner().invoke(cli.app, ["report"]).exit_code == 0
+    assert mtbert("report").exit_code == 0
     assert asked["out"] == (None if inside else tmp_path)
 
 

@@ -1,11 +1,12 @@
 """Notebook 04's code by hand computes what the package does, and a wrong line of it is found."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import nbformat
 import pytest
 import torch
+from nbformat import NotebookNode
 
 from mtbert.paths import REPOSITORY
 from mtbert_lab.report import by_hand
@@ -34,16 +35,27 @@ def executed(tmp_path_factory) -> dict:
         yield names
 
 
-def test_by_hand_and_package_agree_in_every_section(executed, capsys):
-    """The cells raise where they differ; here every section must have compared something."""
+def count_by_section(count: Callable[[NotebookNode], int]) -> dict[str, int]:
+    """The title of every numbered section of the notebook, and the sum over its cells of what `count` gives."""
     sections = {}
-    title = ""
     for cell in nbformat.read(NOTEBOOK, 4).cells:
         if found := re.match(r"## (\d .*)", cell.source):
             title = found[1]
-        if "by-hand" in cell.metadata.get("tags", []):
-            printed = "".join(output.get("text", "") for output in cell.outputs)
-            sections[title] = sections.get(title, 0) + printed.count(": both agree (")
+            sections[title] = 0
+        if sections:
+            sections[title] += count(cell)
+    return sections
+
+
+def test_by_hand_and_package_agree_in_every_section(executed, capsys):
+    """The cells raise where they differ; here every section must have compared something."""
+
+    def agreements(cell: NotebookNode) -> int:
+        if "by-hand" not in cell.metadata.get("tags", []):
+            return 0
+        return "".join(output.get("text", "") for output in cell.outputs).count(": both agree (")
+
+    sections = count_by_section(agreements)
     assert list(sections) == [
         "1 Sharing plans",
         "2 Adapters",
@@ -141,13 +153,7 @@ def test_folded_solutions_of_01_print_what_they_say(no_gradients, isolated, caps
 
 
 def test_every_section_of_04_has_something_to_try():
-    sections = {}
-    title = ""
-    for cell in nbformat.read(NOTEBOOK, 4).cells:
-        if found := re.match(r"## (\d .*)", cell.source):
-            title = found[1]
-        sections[title] = sections.get(title, 0) + cell.source.count("**Try it.**")
-    del sections[""]
+    sections = count_by_section(lambda cell: cell.source.count("**Try it.**"))
     assert min(sections.values()) >= 1
 
 

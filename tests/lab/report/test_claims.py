@@ -66,12 +66,17 @@ def folders(made, monkeypatch):
     return made
 
 
+def all_checked(folders, *claims: dict) -> pd.DataFrame:
+    """The rows of some claims."""
+    _, params = folders
+    content = {"not_comparable": "another encoder", "claims": {"000": {"Table 1": list(claims)}}}
+    (params / "claims.yaml").write_text(yaml.safe_dump(content))
+    return claims_table(params)
+
+
 def checked(folders, **claim) -> pd.Series:
     """The row of one claim."""
-    _, params = folders
-    content = {"not_comparable": "another encoder", "claims": {"000": {"Table 1": [{"claim": "so it is", **claim}]}}}
-    (params / "claims.yaml").write_text(yaml.safe_dump(content))
-    [row] = claims_table(params).to_dict("records")
+    [row] = all_checked(folders, {"claim": "so it is", **claim}).to_dict("records")
     return pd.Series(row)
 
 
@@ -104,13 +109,6 @@ def test_no_verdict_without_enough_seeds(folders):
     assert verdict("good", "same") == "no difference that matters"
     assert verdict("two", "bad") == verdict("bad", "two") == verdict("one", "bad") == "too few runs to tell"
     assert verdict("bad", "absent") == "not measured yet"
-
-
-def all_checked(folders, *claims: dict) -> pd.DataFrame:
-    _, params = folders
-    content = {"not_comparable": "", "claims": {"000": {"Table 1": list(claims)}}}
-    (params / "claims.yaml").write_text(yaml.safe_dump(content))
-    return claims_table(params)
 
 
 def order(first: str, claimed: str, second: str = "bad", **fields) -> dict:
@@ -176,11 +174,9 @@ def test_quantities_of_each_seed(folders):
 
 
 def test_two_checks_of_one_pair_have_their_own_verdicts(folders):
-    _, params = folders
     pair = ["singles/good", "greater", "singles/bad", "sts"]
     claims = [{"claim": "score", "difference": pair}, {"claim": "ends", "extremes": pair}]
-    (params / "claims.yaml").write_text(yaml.safe_dump({"not_comparable": "", "claims": {"000": {"Table 1": claims}}}))
-    score, ends = claims_table(params).to_dict("records")
+    score, ends = all_checked(folders, *claims).to_dict("records")
     assert score["our_number"] > 0.1 and abs(ends["our_number"]) < 0.1 and score["p"] != ends["p"]
 
 
@@ -219,11 +215,12 @@ def test_two_ratios_of_the_same_costs_are_two_claims(folders):
 def test_costs_of_two_versions_are_not_compared(folders, synthetic):
     store, params = folders
     configs = read_grid(params / "cpu" / "singles.yaml")["absent"]
-    old = [synthetic(config, 0.8, provenance={"mtbert": "0.1.0", "device": "cpu"}) for config in configs]
+    before = {"mtbert": "0.1.0", "device": "cpu", "threads": 1}
+    old = [synthetic(config, 0.8, provenance=before) for config in configs]
     for run in old:
         write_run(run, store)
     row = checked(folders, cost=["singles/absent", "greater", "singles/bad", "train_seconds"])
-    assert row["verdict"] == "not comparable" and "mtbert 0.1.0 on cpu and mtbert" in row["why"]
+    assert row["verdict"] == "not comparable" and "mtbert 0.1.0 on cpu, threads: 1 and mtbert" in row["why"]
     for run in old:
         shutil.rmtree(store / "runs" / run.run_id)
 

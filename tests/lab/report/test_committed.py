@@ -36,8 +36,8 @@ def test_the_figure_of_the_labels_names_what_a_model_has_to_beat():
     assert f"{table['cfimdb']:.3f} by the most frequent label" in (REPOSITORY / "figures/00_labels.svg").read_text()
 
 
-def test_links_to_cards_lead_to_a_heading():
-    headings = {"#" + title.replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text_of(START), re.MULTILINE)}
+def test_links_to_cards_lead_to_a_heading(headings_of):
+    headings = {"#" + heading.replace(" ", "-") for heading in headings_of(START)}
     links = re.findall(r"\]\((#[^)]+)\)", text_of(START))
     links += [
         link for path in START.parent.glob("*.ipynb") for link in re.findall(r"00_start\.ipynb(#[\w-]+)", text_of(path))

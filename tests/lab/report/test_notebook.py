@@ -45,10 +45,6 @@ def namespace(**values):
     return {"__annotations__": declared, "seed": 1, "rate": 0.1, "name": "a", **hidden, **values}
 
 
-def test_declared_parameters_come_back_with_injected_values():
-    assert notebook.parameters(namespace(seed=2)) == {"seed": 2, "rate": 0.1, "name": "a"}
-
-
 def test_a_float_may_be_an_int_or_a_yaml_string():
     assert notebook.parameters(namespace(rate="1e-5"))["rate"] == 1e-5
     assert notebook.parameters(namespace(rate=1))["rate"] == 1.0

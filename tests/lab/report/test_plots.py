@@ -304,7 +304,7 @@ def test_a_name_with_dollars_is_no_formula(isolated, name):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [0.0, np.nan])
 def test_differences_of_nothing_are_drawn_without_a_warning(value):
-    rows = [("sst", run, value, value, value, "too close to call") for run in "ab"]
+    rows = [("sst", run, value, value, value, "too few runs to tell") for run in "ab"]
     table = pd.DataFrame(rows, columns=["task", "run", "value", "low", "high", "verdict"])
     plots_sweeps.differences_by_task(table, "gain").draw_without_rendering()
 

@@ -175,6 +175,9 @@ def test_scores_of_the_last_step_on_dev_and_train_and_of_the_best_point(syntheti
     assert tables.score_points(older).loc["sst", "dev"] == pytest.approx(0.9)  # its best step was the last
     older.cost["best_step"] = 6
     assert tables.score_points(older).isna().all(axis=None)
+    each_best = synthetic(BASE.but(keep="best_per_task", plan="3-bert"), 0.9)
+    each_best.scores["value"] = 0.92  # of the steps that the tasks kept; that of overall was the last
+    assert tables.score_points(each_best).loc["sst", "dev"] == pytest.approx(0.9)
 
 
 def test_a_table_of_scores_starts_with_what_needs_no_training(plans):
@@ -225,6 +228,16 @@ def test_baselines_are_of_all_tasks_of_a_grid(isolated, grid_of):
     assert tables.baselines([Grid((), alone, {})])["task"].tolist() == list(THREE)
     both = {"both": [BASE.but(corpus="course")]}
     assert tables.baselines([Grid((), alone, {}), Grid((), both, {})])["task"].tolist() == list(THREE), "each once"
+
+
+def test_baselines_of_runs_with_several_encoders_are_those_of_all(isolated, tiny_encoder):
+    results_dir().mkdir(parents=True)
+    stored = pd.DataFrame({"baseline": ["most frequent", "cosine"], "task": "sts", "metric": "pearson", "value": 0.5})
+    stored.to_csv(results_dir() / BASELINES, index=False)
+    similarity = RunConfig(tasks=("sts",), corpus="course")
+    grids = [Grid((), {"one": [similarity]}, {}), Grid((), {"other": [similarity.but(encoder=tiny_encoder)]}, {})]
+    assert tables.baselines(grids[:1])["baseline"].tolist() == ["most frequent", "cosine"]
+    assert tables.baselines(grids)["baseline"].tolist() == ["most frequent"]
 
 
 def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monkeypatch):
@@ -279,8 +292,8 @@ def test_each_source_of_the_seed_variance_is_told_once():
     compared = Comparison(Grid((), {}, {}), {})
     vars(compared)["differences"] = pd.DataFrame({"task": ["sst"] * 4, "prior": [drawn, unified, None, drawn]})
     assert compared.prior_text == (
-        "Runs of few seeds take the variance between seeds from 13 configurations that are alike (standard deviation "
-        "0.0120 on SST) or 41 configurations that are alike (standard deviation 0.0070 on SST)."
+        "Runs of few seeds take the seed variance of 13 similar configurations (standard deviation 0.0120 on SST) or "
+        "41 similar configurations (standard deviation 0.0070 on SST)."
     )
 
 

@@ -150,7 +150,9 @@ def test_any_sentence_has_an_attention_viewer_that_opens_at_a_head(live, tiny_en
     viewers.attention_viewer(model, tokenizer, "A lantern.", layer=2, head=3)
     parts = controls(live[-1])
     assert (parts["layer"].value, parts["layer"].max) == (2, 2) and (parts["head"].value, parts["head"].max) == (3, 4)
-    viewers.attention_viewer(model, tokenizer, "", 1, 1)  # only [CLS] and [SEP]
+    viewers.attention_viewer(model, tokenizer, "", layer=1, head=1)
+    *_, figure, _ = live
+    assert figure.axes[0].collections[0].get_array().size == 2 * 2, "the map of [CLS] and [SEP] alone"
 
 
 def test_all_heads_stand_in_a_grid_and_one_is_marked():

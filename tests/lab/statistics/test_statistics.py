@@ -24,7 +24,7 @@ from mtbert_lab.statistics import (
     Scored,
     benjamini_hochberg,
     decide,
-    difference,
+    difference_of_scores,
     example_share,
     judge,
     paired,
@@ -58,7 +58,7 @@ def parts_of(*scores: np.ndarray) -> list[np.ndarray]:
 def of_two(metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray, priors=(None, None)) -> Difference:
     """The difference of the seeds (S, N) of two configurations."""
     part = Scored(metric, np.vstack([first, second]), labels)
-    return difference([part], (len(first), len(second)), priors)
+    return difference_of_scores([part], (len(first), len(second)), priors)
 
 
 def of_numbers(first: list[float], second: list[float], *priors) -> Difference:
@@ -101,6 +101,9 @@ def test_the_difference_of_two_methods_on_the_same_examples():
     assert found.value == pytest.approx(accuracy(better, labels) - accuracy(predicted, labels))
     low, high = found.interval()
     assert 0 < low < found.value < high and found.p < 0.05 and not found.is_decided
+    assert np.isnan(found.known_interval()).all() and found.text() == f"{found.value:+.3f}", (
+        "it says nothing of other seeds"
+    )
     _, low_one, high_one = seed_mean([Scored(accuracy, predicted[None], labels)])
     assert high - low < high_one - low_one, "the examples that both get right do not count"
 
@@ -361,6 +364,14 @@ def test_a_family_is_corrected_and_its_intervals_with_it():
     assert decide(equal[:1], [0.01])["verdict"].tolist() == [NO_DIFFERENCE], "alone it is shown not to matter"
 
 
+def test_an_undecided_difference_has_the_interval_of_holms_level():
+    """Of 40 differences four are decided: the others are judged at LEVEL / 36, also where 36 p-values exceed 1."""
+    found = decide([normal(value, 0.005) for value in [0.1] * 4 + [0.003] * 36], [0.01] * 40)
+    half = stats.norm.isf(0.05 / 36 / 2) * 0.005
+    assert found["verdict"][4:].eq(TOO_FEW).all() and found["p"][4:].eq(1).all()
+    assert (found["high"] - found["low"])[4:].to_numpy() == pytest.approx(2 * half)
+
+
 def test_too_few_runs_say_how_many_would_tell():
     """Two configurations of three seeds, no variance from the examples."""
     scores = np.array([0.80, 0.81, 0.79])
@@ -531,12 +542,10 @@ def test_intervals_are_those_of_drawn_indices(task):
         first, second = (
             np.where(random.random((1, n)) < p, labels, random.integers(classes, size=n)) for p in (0.7, 0.6)
         )
+    both = [Scored(metric, np.vstack([first, second]), labels)]
     for found, parts in (
         (seed_mean([Scored(metric, first, labels)])[1:], [first]),
-        (
-            difference([Scored(metric, np.vstack([first, second]), labels)], (len(first), len(second))).interval(),
-            [first, second],
-        ),
+        (difference_of_scores(both, (len(first), len(second))).interval(), [first, second]),
     ):
         draws = naive_draws(metric, parts, labels, 2000)
         expected = np.quantile(draws, [0.025, 0.975])

@@ -20,7 +20,6 @@ from mtbert.bert.hub import CheckpointError, locate
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, demo
 from mtbert.data.tables import DataError, load_table
-from mtbert.files import write_checksums
 from mtbert.metrics import OWN_METRICS, accuracy
 from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
@@ -29,11 +28,11 @@ from mtbert_lab.paths import results_dir
 from mtbert_lab.store import corpora, folders, removal, runs
 from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions, summarize
 from mtbert_lab.store.corpora import data_root
-from mtbert_lab.store.folders import read_run, stored_runs, write_run
+from mtbert_lab.store.folders import read_run, run_folder, stored_runs, write_run
 from mtbert_lab.store.grids import read_grid, read_grids
 from mtbert_lab.store.listing import find_run, is_of_files_here, list_runs
 from mtbert_lab.store.loading import load_model
-from mtbert_lab.store.models import has_model, model_folder, run_lock
+from mtbert_lab.store.models import has_model, model_folder, remove_model, run_lock
 from mtbert_lab.store.removal import cache_contents, clear_models, forget
 from mtbert_lab.store.run import MissingRun, Run, StoreError
 from mtbert_lab.store.runs import stored_seeds
@@ -52,6 +51,14 @@ def fewer_rows(course_data, tmp_path, cut) -> Path:
     other = Path(shutil.copytree(course_data, tmp_path / "other"))
     cut(other / "ids-sst-train.csv", 3)
     return other
+
+
+@pytest.fixture
+def own_data(course_folder, tmp_path, monkeypatch) -> Path:
+    """A copy of the data, for a test that changes them, found through MTBERT_DATA."""
+    data = Path(shutil.copytree(course_folder, tmp_path / "data"))
+    monkeypatch.setenv("MTBERT_DATA", str(data))
+    return data
 
 
 def refuse(*args, **kwargs):
@@ -93,6 +100,16 @@ def test_a_score_is_that_of_the_metric_that_the_task_has_today(config, course_da
     monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "bad"}))
     dev = run.predictions
     assert run.score() == (dev["predicted"] != dev["label"]).mean()
+
+
+def test_a_metric_of_ones_own_may_take_one_run_at_a_time(config, course_data, monkeypatch, run_of):
+    """Functions of predictions and labels, both (N,), as docs/own_code.md says."""
+    monkeypatch.setitem(OWN_METRICS, "near", lambda predicted, labels: -float(np.abs(predicted - labels).mean()))
+    monkeypatch.setitem(TASKS, "sst", TASKS["sst"].model_copy(update={"metric": "near"}))
+    run = run_of(config)
+    row = run.scores.set_index("metric").loc["near"]
+    assert row["low"] < row["value"] < row["high"] < 0
+    assert summarize([run, run_of(config.but(seed=2))])["lowest seed"] < 0
 
 
 def test_a_number_has_no_confidence_which_would_overflow(config, course_data, monkeypatch, run_of):
@@ -226,16 +243,14 @@ def test_changed_dev_data_make_another_run(config, course_data, tmp_path, run_of
     assert run_of(config, data=other).run_id != first.run_id
 
 
-def test_a_stored_configuration_that_differs_is_refused(config, course_data, run_of):
+def test_a_stored_configuration_that_differs_is_refused(config, course_data, run_of, changed_run):
     run = run_of(config)
-    path = results_dir() / "runs" / run.run_id / "run.json"
-    content = json.loads(path.read_text())
-    content["config"]["batch_size"] = 16
-    path.write_text(json.dumps(content))
-    write_checksums(path.parent)
+    folder = results_dir() / "runs" / run.run_id
+    with changed_run(folder) as content:
+        content["config"]["batch_size"] = 16
     with pytest.raises(ValueError, match=f"{run.run_id}: has another configuration"):
         run_of(config)
-    assert read_run(path.parent).config == config.but(batch_size=16)
+    assert read_run(folder).config == config.but(batch_size=16)
 
 
 def test_the_trained_model_is_kept_and_the_checkpoint_is_not(config, course_data, run_of):
@@ -296,32 +311,28 @@ def test_a_run_is_found_by_its_id_and_by_its_name_in_a_grid(config, course_data,
 
 
 def test_of_several_versions_of_the_data_that_of_the_files_here_is_meant(
-    config, course_folder, tmp_path, grid_of, monkeypatch, run_of, cut
+    config, own_data, grid_of, monkeypatch, run_of, cut
 ):
-    data = shutil.copytree(course_folder, tmp_path / "data")
-    monkeypatch.setenv("MTBERT_DATA", str(data))
     old = run_of(config)
     assert "data" not in list_runs()
-    cut(data / "ids-sst-train.csv", 1)
+    cut(own_data / "ids-sst-train.csv", 1)
     new = run_of(config)
     grid = grid_of(config)
     assert find_run(f"{grid}:one:1") == new.run_id != old.run_id
     versions = list_runs([grid]).set_index("run id")["data"].to_dict()
     assert versions == {old.run_id: "of other files", new.run_id: "of the files here"}
     monkeypatch.delenv("MTBERT_DATA")
-    assert find_run(f"{grid}:one:1", data) == new.run_id
+    assert find_run(f"{grid}:one:1", own_data) == new.run_id
     monkeypatch.setattr(corpora, "find_data", lambda path=None: None)
     with pytest.raises(MissingRun, match="fits 2 runs"):
         find_run(f"{grid}:one:1")
 
 
-def test_seeds_are_all_of_one_version_of_the_data(config, course_folder, tmp_path, monkeypatch, run_of, cut):
+def test_seeds_are_all_of_one_version_of_the_data(config, own_data, monkeypatch, run_of, cut):
     """That of the files here, if a seed has it; else the one that most seeds have."""
-    data = shutil.copytree(course_folder, tmp_path / "data")
-    monkeypatch.setenv("MTBERT_DATA", str(data))
     seeds = [config.but(seed=seed) for seed in (1, 2, 3)]
     many = [run_of(seed).run_id for seed in seeds[:2]]
-    cut(data / "ids-sst-train.csv", 1)
+    cut(own_data / "ids-sst-train.csv", 1)
     assert [run.run_id for run in stored_seeds(seeds)] == many
     few = [run_of(seed).run_id for seed in seeds[1:2]]
     assert [run.run_id for run in stored_seeds(seeds)] == few
@@ -338,13 +349,9 @@ def test_seeds_with_training_rows_of_their_own_belong_together(config, course_da
     assert [run.run_id for run in stored_seeds(seeds)] == own
 
 
-def test_who_lists_runs_is_not_told_of_rejected_rows(
-    config, course_folder, tmp_path, grid_of, monkeypatch, caplog, run_of
-):
-    data = shutil.copytree(course_folder, tmp_path / "data")
-    monkeypatch.setenv("MTBERT_DATA", str(data))
+def test_who_lists_runs_is_not_told_of_rejected_rows(config, own_data, grid_of, caplog, run_of):
     old = run_of(config)
-    with open(data / "ids-sst-train.csv", "a") as file:
+    with open(own_data / "ids-sst-train.csv", "a") as file:
         file.write("40\tx40\ta fine end\t9\n40\tx41\ta fine end\t3\n")
     with caplog.at_level("WARNING"):
         assert not corpora.is_of_files_here(old.run_id, config) and not caplog.text
@@ -376,15 +383,14 @@ def test_an_encoder_is_named_relative_to_its_grid(config, course_data, tmp_path,
     assert is_of_files_here(run.run_id, one), "the data are here, without the encoder, too"
 
 
-def test_all_runs_with_unknown_names_are_left_out_and_one_warning(config, course_data, caplog, run_of):
+def test_all_runs_with_unknown_names_are_left_out_and_one_warning(config, course_data, caplog, run_of, changed_run):
     """As of a user's task whose YAML file is not there: the other runs are read as before."""
     known = run_of(config.but(seed=4))
     for seed in (1, 2, 3):
         run = run_of(config.but(seed=seed))
-        path = results_dir() / "runs" / run.run_id / "run.json"
-        old, new = ('"sst"', '"topics"') if seed < 3 else ('"adapter": "none"', '"adapter": "mine"')
-        path.write_text(path.read_text().replace(old, new))
-        write_checksums(path.parent)
+        folder = results_dir() / "runs" / run.run_id
+        with changed_run(folder) as content:
+            content["config"] |= {"tasks": ["topics"]} if seed < 3 else {"adapter": "mine"}
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert list_runs()["run id"].tolist() == [known.run_id]
@@ -392,7 +398,7 @@ def test_all_runs_with_unknown_names_are_left_out_and_one_warning(config, course
     assert " and 1 more: tasks: 'topics' is not known; MTBERT_TASKS names" in record.message
     assert f"{run.run_id}: adapter: 'mine' is not known; --import FILE.py runs your own" in record.message
     with pytest.raises(StoreError, match="adapter: 'mine' is not known"):
-        read_run(path.parent)
+        read_run(folder)
 
 
 def test_the_list_names_adapters_and_gradient_methods(config, course_data, run_of):
@@ -431,6 +437,8 @@ def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, 
     assert load_model(first.run_id)
     with pytest.raises(CheckpointError, match=r"another version of .*the code of adapter mine than the one here"):
         load_model(changed.run_id)
+    [seeds] = seeds_of_configurations([results_dir()]).values()
+    assert [folder.name for folder, _ in seeds.values()] == [first.run_id], "a run of the other code is no seed of it"
 
 
 def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, run_of):
@@ -481,6 +489,21 @@ def test_seeds_on_other_data_are_of_another_configuration(config, course_data, m
     assert alone == {1: other.run_id} and both[1] == ids[0] and both.keys() == {1, 2}
 
 
+def test_a_difference_between_versions_of_the_data_is_told(
+    config, course_data, monkeypatch, run_of, fewer_rows, caplog
+):
+    first = run_of(config)
+    assert difference([first], [run_of(config.but(seed=2))]) and not caplog.messages
+    monkeypatch.setenv("MTBERT_DATA", str(fewer_rows))
+    other = run_of(config)
+    for _ in range(2):
+        difference([first], [other])
+    told = [text for text in caplog.messages if "different versions" in text]
+    assert told == [
+        f"{first.run_id} and {other.run_id} were trained on different versions of the data; train both on one"
+    ]
+
+
 def test_a_run_prints_in_a_line(config, course_data, run_of):
     run = run_of(config)
     assert repr(run) == f"<Run {run.run_id}: sst, plan frozen, seed 1, dev {run.score():.4f}>"
@@ -495,6 +518,26 @@ def test_a_run_is_deleted_with_its_model_and_its_rows(config, course_data, run_o
     assert forget(run.run_id) == [folder, model_folder(run.run_id)]
     assert not folder.exists() and not model_folder(run.run_id).exists() and not derived.exists()
     assert pd.read_csv(results_dir() / "scores.csv")["run_id"].unique().tolist() == [other.run_id]
+
+
+def test_a_deletion_that_fails_halfway_leaves_no_half_of_a_run(config, course_data, monkeypatch, run_of):
+    """Neither a folder with a part of its files, which would be damaged, nor a model without its weights."""
+    run = run_of(config)
+
+    def fails(folder, **how):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fails)
+        with pytest.raises(StoreError, match=f"{run.run_id}: cannot be deleted as a whole"):
+            forget(run.run_id)
+    assert run_folder(run.run_id) is None and list_runs().empty
+    remove_model(run.run_id)
+    again = run_of(config)
+    assert not list((results_dir() / "runs").glob(".*")) and again.run_id == run.run_id
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fails)
+        assert clear_models(0) == {} and not has_model(run.run_id)
 
 
 def test_a_run_that_another_process_trains_is_not_deleted(config, course_data, run_of):
@@ -513,13 +556,10 @@ def test_a_run_of_a_store_that_is_only_read_is_not_deleted(config, course_data, 
     assert read_run(read / "runs" / run.run_id).run_id == run.run_id
 
 
-def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog, run_of):
+def test_another_model_of_a_stored_run_leaves_its_result(config, course_data, caplog, run_of, changed_run):
     run = run_of(config)
-    path = results_dir() / "runs" / run.run_id / "run.json"
-    content = json.loads(path.read_text())
-    content["scores"][0]["value"] = 0.75
-    path.write_text(json.dumps(content))
-    write_checksums(path.parent)
+    with changed_run(results_dir() / "runs" / run.run_id) as content:
+        content["scores"][0]["value"] = 0.75
     shutil.rmtree(model_folder(run.run_id))
     assert run_of(config).score() == 0.75 and not model_folder(run.run_id).exists()
     with caplog.at_level(logging.WARNING):

@@ -12,7 +12,7 @@ import torch
 
 from mtbert.bert import CheckpointError
 from mtbert.config import RunConfig
-from mtbert.data import tokenize
+from mtbert.data import DataError, tokenize
 from mtbert.training import load_corpus, prepare_task
 from mtbert_lab import sweep
 from mtbert_lab.paths import results_dir, stores
@@ -70,6 +70,14 @@ def test_damaged_outputs_are_computed_again(three_tasks, course_data, run_of):
     shutil.rmtree(results_dir() / "runs" / first.run_id)
     run_of(student)
     assert [path.read_bytes() for path in paths] == contents
+
+
+def test_a_teacher_whose_tables_are_not_accepted_is_not_trained(mostly_rejected, tiny_config, monkeypatch, run_of):
+    """They are of a task that the student does not have."""
+    monkeypatch.setattr(runs, "train", lambda *args, **kwargs: pytest.fail("trained"))
+    teacher = tiny_config.but(tasks=("sts", "sst"), scheme="unified")
+    with pytest.raises(DataError, match="accept_rejects=True"):
+        run_of(tiny_config.but(tasks=("sts",), teachers=[teacher]), data=mostly_rejected)
 
 
 def test_a_forgotten_run_is_no_teacher_any_more(three_tasks, course_data, run_of):
