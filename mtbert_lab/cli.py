@@ -174,7 +174,9 @@ def show_cache(
         bool, typer.Option("--clear", help="remove unread files, and models that stored runs can train again")
     ] = False,
     limit: Annotated[float | None, typer.Option(min=0, help="GB that the cache may have; default: 10")] = None,
-    days: Annotated[float, typer.Option(min=0, help="after which a file that nobody reads is removed")] = 30.0,
+    days: Annotated[
+        float | None, typer.Option(min=0, help="after which --clear removes a file that nobody reads; default: 30")
+    ] = None,
 ) -> None:
     """List what is in the cache folder.
 
@@ -184,6 +186,9 @@ def show_cache(
     from mtbert.paths import cache_dir
     from mtbert_lab.store import CACHE_LIMIT, GB, cache_contents, clear_models, remove_unused
 
+    if days is not None and not clear:
+        raise typer.BadParameter("is of --clear", param_hint="--days")
+    days = 30.0 if days is None else days
     limit = CACHE_LIMIT / GB if limit is None else limit
     if clear:
         count, freed = remove_unused(days)
@@ -205,7 +210,9 @@ def show_cache(
 def train(
     grids: Annotated[list[Path], typer.Argument(metavar="GRID", help="YAML grids, such as params/cpu/hybrids.yaml")],
     only: Annotated[str | None, typer.Option(help="only the runs whose name contains this")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="number of runs that are trained at the same time")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="number of runs that are trained at the same time; default: 1")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="of each worker; default: cores / runs at the same time")
     ] = None,
@@ -244,6 +251,9 @@ def train(
     from mtbert_lab.paths import check_writable, results_dir
     from mtbert_lab.store import RUN_SIZE, read_grids
 
+    if workers and scheduler:
+        raise typer.BadParameter("is of this machine; the workers of --scheduler are its own", param_hint="--workers")
+    workers = workers or 1
     pairs = read_grids(grids, only)
     if not pairs:
         raise typer.BadParameter(f"no run of these grids has {only!r} in its name", param_hint="--only")

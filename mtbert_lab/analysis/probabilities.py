@@ -25,7 +25,7 @@ def probabilities(run: Run, task: str, data: str | Path | None = None, device: s
     if TASKS[task].kind == "binary":
         stored = run.predictions_of(task)
         confidence = stored["confidence"].to_numpy(dtype=float)
-        confidence = confidence.clip(0.5, 1 - SMALLEST)
+        confidence = confidence.clip(0.5 + SMALLEST, 1 - SMALLEST)  # the more probable class stays the one predicted
         second = np.where(stored["predicted"] == 1, confidence, 1 - confidence)
         return np.column_stack([1 - second, second])
 

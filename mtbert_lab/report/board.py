@@ -109,7 +109,7 @@ def in_words(row: dict, claim: dict) -> str:
     if pd.notna(row["seeds"]):
         words.append(count_seeds(round(row["seeds"])))
     if row["uses_prior"] is True:
-        words.append("seed noise taken from runs that are alike")
+        words.append("seed noise taken from similar runs")
     if isinstance(row["cautious"], str):
         words.append(f"{row['cautious']} if that noise is worth least")
     if row["is_small"] is True:

@@ -167,7 +167,7 @@ def _read_page(notebook: Path, params: Path, folder: Path, data: str | Path | No
     own = values.get("grid")
     grids = [notebook.parents[1] / own] if own else _named_grids(notebook, params)
     files = [params / f"{notebook.stem}.yaml", *grids]
-    inputs = [sorted(values.items()), os.environ.get("MTBERT_DATA"), os.environ.get("MTBERT_RESULTS")]
+    inputs = [sorted(values.items()), *map(os.environ.get, FOLDERS)]
     record = {
         "profile": params.name,
         "params": {file.stem: file.read_text("utf8") for file in files if file.exists()},

@@ -54,8 +54,8 @@ last third of its steps, at least three. A score that still rises there counts a
 
 *Losses, gaps between train and dev, unsteadiness, shares of extreme predictions, costs* are compared by Welch's t-test
 with two seeds or more on either side, costs on logarithms and only between runs of one version on processors of one
-name. Their variance is that over seeds alone, on these dev examples. Losses and unsteadiness have no margin; gaps and
-shares of extreme predictions have that of their task's score.
+name with as many threads. Their variance is that over seeds alone, on these dev examples. Losses and unsteadiness have
+no margin; gaps and shares of extreme predictions have that of their task's score.
 
 *Bootstrap.* Statistics of errors, and means of several runs, have no such variance. They have 2,000 resamples of the
 examples and of the seeds, percentiles for intervals, and Holm's correction in a table. What is not below LEVEL is "not
@@ -64,12 +64,13 @@ difference that matters". S resampled seeds have only (S - 1) / S of the varianc
 
 Symbols: N examples, S seeds, T tasks, Q quantiles.
 
-*How a verdict comes about.* `scores_and_covariance` scores the runs' predictions (intervals.py), `difference` compares
-two configurations, with a prior for each (differences.py, variances.py), and `judge` corrects a whole family
-(verdicts.py). Tables and sentences of notebooks call `decide`; claims.csv is judged in `mtbert_lab/report/claims.py`.
+*How a verdict comes about.* `mtbert_lab/store/compare.py` takes two configurations from the store, and fits a prior to
+the runs that are similar to each (variances.py). `difference_of_scores` compares them (differences.py, intervals.py),
+and `judge` corrects a whole family (verdicts.py). Tables and sentences of notebooks call `decide`; claims.csv is judged
+in `mtbert_lab/report/claims.py`.
 """
 
-from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference, paired, welch
+from mtbert_lab.statistics.differences import PAIRED_SEEDS, Difference, count_seeds, difference_of_scores, paired, welch
 from mtbert_lab.statistics.intervals import (
     Interval,
     Scored,
@@ -121,7 +122,7 @@ __all__ = [
     "benjamini_hochberg",
     "count_seeds",
     "decide",
-    "difference",
+    "difference_of_scores",
     "example_share",
     "holm",
     "interval_text",

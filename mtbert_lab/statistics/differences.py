@@ -73,11 +73,23 @@ class Difference:
         return self.p_beyond(margin - self.value)
 
     def interval(self, level: float = 1 - LEVEL) -> tuple[float, float]:
-        """The ends of the interval outside of which are the values with a two-sided p-value below 1 - level."""
+        """The ends of the interval outside of which are the values with a two-sided p-value below 1 - level.
+
+        Where nothing says how much seeds vary, both are of these two models alone, over examples; see `is_known`.
+        """
         if np.isnan(self.value):
             return np.nan, np.nan
         half = self._distance_of((1 - level) / 2)
         return self.value - half, self.value + half
+
+    @property
+    def is_known(self) -> bool:
+        """Whether each side's seeds, or a prior, say how much seeds vary."""
+        return all(side.is_known for side in self.sides)
+
+    def known_interval(self) -> tuple[float, float]:
+        """The 95 % interval over seeds and examples; nan where nothing says how much seeds vary."""
+        return self.interval() if self.is_known else (np.nan, np.nan)
 
     @property
     def prior(self) -> Prior | None:
@@ -107,7 +119,7 @@ class Difference:
 
     def text(self) -> str:
         """'+0.007 (+0.002 to +0.012)'."""
-        return interval_text(self.value, *self.interval(), "+.3f")
+        return interval_text(self.value, *self.known_interval(), "+.3f")
 
 
 def _total(of_examples: float, sides: Sequence[Side]) -> ndarray:
@@ -116,7 +128,7 @@ def _total(of_examples: float, sides: Sequence[Side]) -> ndarray:
     return of_examples + np.add.outer(first.variances, second.variances).ravel()
 
 
-def difference(
+def difference_of_scores(
     tasks: Sequence[Scored],
     sizes: tuple[int, int],
     priors: tuple[Prior | None, Prior | None] = (None, None),

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from mtbert.metrics import Metric, accuracy, f1, macro_f1, pearson, r2
-
-_OF_SUMS = (accuracy, f1, macro_f1, pearson, r2)
+from mtbert.metrics import Metric
+from mtbert.sources import is_own
 
 
 class Scored(NamedTuple):
@@ -22,7 +21,7 @@ class Scored(NamedTuple):
 
     def scores(self) -> ndarray:
         """The score of each seed, (S,)."""
-        return self.factor * self.metric(self.predicted, self.labels) + (1 - self.factor)
+        return self.factor * _by_seed(self.metric, self.predicted, self.labels) + (1 - self.factor)
 
 
 def interval_text(value: float, low: float, high: float, form: str = ".3f") -> str:
@@ -47,7 +46,14 @@ class Interval(NamedTuple):
 def takes_counts(metric: Metric) -> bool:
     """Whether a metric is one of mtbert's, maybe with some of its arguments given by functools.partial."""
     function = metric.func if isinstance(metric, functools.partial) else metric
-    return function in _OF_SUMS
+    return not is_own(function)
+
+
+def _by_seed(metric: Metric, predicted: ndarray, labels: ndarray) -> ndarray:
+    """The metric of each of S seeds: (S, N), (N,) -> (S,). One of a user's own may take a single seed alone."""
+    if takes_counts(metric):
+        return metric(predicted, labels)
+    return np.array([metric(one, labels) for one in predicted], dtype=float)
 
 
 def _jackknife(metric: Metric, predicted: ndarray, labels: ndarray) -> ndarray:
@@ -75,7 +81,7 @@ def _one_by_one(metric: Metric, predicted: ndarray, label: ndarray, counts: ndar
     kinds = np.arange(len(counts))
     for kind in kinds:
         examples = np.repeat(kinds, counts - (kinds == kind))
-        scores.append(metric(predicted[:, examples], label[examples]))
+        scores.append(_by_seed(metric, predicted[:, examples], label[examples]))
     return np.stack(scores, axis=-1)
 
 

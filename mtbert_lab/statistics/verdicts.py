@@ -33,12 +33,17 @@ def holm(p_values: ndarray) -> ndarray:
 
     Holm 1979: the k-th smallest times m + 1 - k, at least the one before it and at most 1.
     """
+    return np.minimum(1, holm_unbounded(p_values))
+
+
+def holm_unbounded(p_values: ndarray) -> ndarray:
+    """As `holm`, but above 1 too: LEVEL times a p-value divided by it is the level at which Holm's method judges it."""
     p_values = np.asarray(p_values, dtype=float)
     m = len(p_values)
     order = np.argsort(p_values)
     raised = p_values[order] * np.arange(m, 0, -1)
     corrected = np.empty(m)
-    corrected[order] = np.minimum(1, np.maximum.accumulate(raised))
+    corrected[order] = np.maximum.accumulate(raised)
     return corrected
 
 
@@ -79,15 +84,19 @@ class Judged(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """A p-value, and what it becomes where it is corrected for the size of its family."""
+    """A p-value, and what it is raised to where it is corrected for the size of its family, maybe above 1."""
 
     p: float
-    corrected: float
+    raised: float
+
+    @property
+    def corrected(self) -> float:
+        return min(1.0, self.raised)
 
     @property
     def level(self) -> float:
         """The level at which the correction judges it."""
-        return LEVEL * (self.p / self.corrected if self.corrected else 1.0)
+        return LEVEL * (self.p / self.raised if self.raised else 1.0)
 
 
 def p_of_claim(claim: Claim) -> tuple[float, str]:
@@ -114,9 +123,9 @@ def p_of_equality(claim: Claim) -> float:
 def judge(claims: Sequence[Claim], correct: Correction) -> list[Judged]:
     """The verdicts on one family of comparisons.
 
-    correct: `holm` or `benjamini_hochberg`. The p-values of the claims are corrected together, and so are those of "no
-    difference that matters", where claims that have no such test count with a p-value of 1. Comparisons with too few
-    seeds for a verdict are not in the family.
+    correct: `holm_unbounded` or `benjamini_hochberg`. The p-values of the claims are corrected together, and so are
+    those of "no difference that matters", where claims that have no such test count with a p-value of 1. Comparisons
+    with too few seeds for a verdict are not in the family.
     """
     careful = [claim._replace(found=claim.found.cautious) for claim in claims]
     pairs = zip(_judge(claims, correct), _judge(careful, correct), strict=True)
@@ -137,10 +146,8 @@ def _tested(p_values: Sequence[float], correct: Correction) -> list[Tested]:
 
 
 def _undecided(claim: Claim) -> Judged:
-    """The verdict where there are too few seeds for any; no interval where nothing says how much seeds vary."""
-    found = claim.found
-    is_known = all(side.is_known for side in found.sides)
-    low, high = found.interval() if is_known else (math.nan, math.nan)
+    """The verdict where there are too few seeds for any."""
+    low, high = claim.found.known_interval()
     needed = _seeds_needed(claim, LEVEL, LEVEL)
     return Judged(TOO_FEW, low, high, p=math.nan, corrected=math.nan, seeds_needed=needed)
 
@@ -153,12 +160,12 @@ def _judge_one(claim: Claim, claimed_test: Tested, equality: Tested) -> Judged:
     low, high = found.interval(1 - sides * claimed_test.level)
     if claimed_test.corrected < LEVEL:
         is_small = is_order and abs(found.value) < margin
-        return Judged(p_of_claim(claim)[1], low, high, *claimed_test, is_small)
+        return Judged(p_of_claim(claim)[1], low, high, claimed_test.p, claimed_test.corrected, is_small)
     if equality.corrected < LEVEL:
         low, high = found.interval(1 - 2 * equality.level)
-        return Judged(NO_DIFFERENCE, low, high, *claimed_test)
+        return Judged(NO_DIFFERENCE, low, high, claimed_test.p, claimed_test.corrected)
     needed = _seeds_needed(claim, claimed_test.level, equality.level)
-    return Judged(TOO_FEW, low, high, *claimed_test, seeds_needed=needed)
+    return Judged(TOO_FEW, low, high, claimed_test.p, claimed_test.corrected, seeds_needed=needed)
 
 
 def _seeds_needed(claim: Claim, level: float, equal_level: float) -> float:
@@ -168,7 +175,7 @@ def _seeds_needed(claim: Claim, level: float, equal_level: float) -> float:
     taken to vary by the median of what today's say.
     """
     claimed, found, margin = claim
-    if np.isnan(found.value) or not found.sides or not all(side.is_known for side in found.sides):
+    if np.isnan(found.value) or not found.sides or not found.is_known:
         return math.nan
     size = abs(found.value)
     if claimed in ORDERS:
@@ -194,7 +201,7 @@ def decide(found: Sequence[Difference], margins: Sequence[float]) -> pd.DataFram
     prior (`Difference.prior`).
     """
     claims = [Claim("greater", one, margin) for one, margin in zip(found, margins, strict=True)]
-    table = pd.DataFrame(judge(claims, holm), columns=Judged._fields)
+    table = pd.DataFrame(judge(claims, holm_unbounded), columns=Judged._fields)
     words = table[["verdict", "cautious"]].replace(OF_DIFFERENCES)
     table = table.assign(**words, p=table["corrected"]).drop(columns="corrected")
     for name in ("seeds", "value", "prior"):

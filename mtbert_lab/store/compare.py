@@ -5,6 +5,7 @@ The seed variance of a configuration is pooled with the prior of its stratum, th
 
 import functools
 import json
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,13 +18,24 @@ from numpy import ndarray
 
 from mtbert.config import RunConfig
 from mtbert.data import TASKS
+from mtbert.metrics import CORRELATIONS
 from mtbert.training import metrics_of
 from mtbert_lab.paths import stores
-from mtbert_lab.statistics import Difference, Interval, Prior, Scored, example_share, scores_and_covariance, seed_mean
-from mtbert_lab.statistics import difference as difference_of
+from mtbert_lab.statistics import (
+    Difference,
+    Interval,
+    Prior,
+    Scored,
+    difference_of_scores,
+    example_share,
+    scores_and_covariance,
+    seed_mean,
+)
+from mtbert_lab.store.corpora import is_of_code_here
 from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.run import Run, StoreError
 
+log = logging.getLogger(__name__)
 NOT_IN_KEY = ("seed", "cosine_every")  # fields in which runs of one configuration may differ
 AVERAGES = {"overall": 0.5, "average": 1.0}  # mean of tasks -> factor of Pearson's correlation: paper 002; 001 and 003
 
@@ -65,11 +77,11 @@ def stack_predictions(runs: list[Run], task: str) -> tuple[ndarray, ndarray]:
 def scored(runs: list[Run], task: str, metric: str | None = None, correlation_factor: float = 1.0) -> Scored:
     """What `statistics` takes of some runs and a task; metric: default: the first.
 
-    correlation_factor: the factor of Pearson's correlation; with 0.5 it becomes (1 + correlation) / 2.
+    correlation_factor: the factor of a correlation r; with 0.5 it becomes (1 + r) / 2.
     """
     predicted, labels = stack_predictions(runs, task)
     metric = metric or TASKS[task].metric
-    factor = correlation_factor if metric == "pearson" else 1.0
+    factor = correlation_factor if metric in CORRELATIONS else 1.0
     return Scored(metrics_of(TASKS[task])[metric], predicted, labels, factor)
 
 
@@ -109,7 +121,26 @@ def difference(first: list[Run], second: list[Run], what: str = "overall") -> Di
             tasks = [task for task in one.scored if task in other.scored]
         quantity = Quantity.mean(tasks, what)
     parts = quantity.scored([*first, *second])
-    return difference_of(parts, (len(first), len(second)), (prior_of(first, quantity), prior_of(second, quantity)))
+    _warn_of_versions([*first, *second])
+    priors = (prior_of(first, quantity), prior_of(second, quantity))
+    return difference_of_scores(parts, (len(first), len(second)), priors)
+
+
+def _warn_of_versions(runs: list[Run]) -> None:
+    """Log where runs of the same training tables were trained on different versions of them."""
+    known: dict[tuple, Run] = {}
+    for run in runs:
+        config = run.config
+        if config.train_rows is not None:  # every seed draws rows of its own
+            continue
+        other = known.setdefault((config.corpus, config.tasks, config.scored, config.augment), run)
+        if other.run_id.partition("-")[2] != run.run_id.partition("-")[2]:
+            _warn_once(other.run_id, run.run_id)
+
+
+@functools.cache
+def _warn_once(first: str, second: str) -> None:
+    log.warning("%s and %s were trained on different versions of the data; train both on one", first, second)
 
 
 def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:
@@ -168,11 +199,13 @@ def seeds_of_configurations(
 
     A configuration is its `training_key`, `without` some fields. Runs on other versions of the data are apart; where
     seeds draw training rows of their own, those with another dev split. A run whose cosines are recorded, too, counts
-    once.
+    once. Runs of code or encoders that have changed since are left out.
     """
     found: dict[tuple[str, str], dict[int, tuple[Path, dict]]] = {}
     for folder, content in stored_runs(among):
         config = content["config"]
+        if not is_of_code_here(folder.name, config):
+            continue
         data = json.dumps(content["examples"], sort_keys=True)  # names what it was scored on
         if config.train_rows is None:  # else every seed draws rows of its own
             data += folder.name.partition("-")[2]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mtbert.config import RunConfig
+from mtbert.config import ConfigError, RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo
 from mtbert.training import load_corpus
 from mtbert_lab.paths import find_data
@@ -62,6 +62,14 @@ def run_id_of(config: RunConfig, corpus: Corpus) -> str:
 def data_digest(corpus: Corpus) -> str:
     """The part of run ids that names the tables."""
     return corpus.fingerprint[:8]
+
+
+def is_of_code_here(run_id: str, config: RunConfig) -> bool:
+    """Whether a run's configuration still names it; else code of a user's own or an encoder's folder has changed."""
+    try:
+        return run_id.startswith(f"{config.digest}-")
+    except ConfigError:  # code without a source
+        return False
 
 
 def is_of_files_here(run_id: str, config: RunConfig, data: str | Path | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -19,9 +20,20 @@ def model_folder(run_id: str) -> Path:
     return cache_dir() / "models" / run_id
 
 
+def model_file(run_id: str) -> Path:
+    """The file of a model that is written last and removed first: without it there is no model."""
+    return model_folder(run_id) / "run_config.json"
+
+
 def has_model(run_id: str) -> bool:
     """Whether a run's model is in the cache."""
-    return (model_folder(run_id) / "run_config.json").exists()  # written last
+    return model_file(run_id).exists()
+
+
+def remove_model(run_id: str) -> None:
+    """Remove a model with its checkpoints and its lock, which the caller holds; raises OSError where that fails."""
+    model_file(run_id).unlink(missing_ok=True)
+    shutil.rmtree(model_folder(run_id))
 
 
 def run_lock(run_id: str, blocking: bool = True) -> AbstractContextManager:

@@ -1,5 +1,6 @@
 """Delete stored runs, or the models of runs that can be trained again; list the content of the cache."""
 
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -11,9 +12,17 @@ from mtbert.config import RunConfig
 from mtbert.files import remove_leftovers
 from mtbert.paths import cache_dir
 from mtbert_lab.paths import stores
-from mtbert_lab.store.corpora import is_of_files_here
+from mtbert_lab.store.corpora import is_of_code_here, is_of_files_here
 from mtbert_lab.store.folders import run_folder, store_lock, stored_runs
-from mtbert_lab.store.models import has_model, model_folder, remove_checkpoints, run_lock, size_of
+from mtbert_lab.store.models import (
+    has_model,
+    model_file,
+    model_folder,
+    remove_checkpoints,
+    remove_model,
+    run_lock,
+    size_of,
+)
 from mtbert_lab.store.run import StoreError
 from mtbert_lab.store.tables import update_tables
 from mtbert_lab.store.teachers import TEACHERS
@@ -85,7 +94,7 @@ def clear_models(limit: float) -> dict[str, int]:
         try:
             with run_lock(run_id, blocking=False):
                 size = size_of(model_folder(run_id))
-                shutil.rmtree(model_folder(run_id))
+                remove_model(run_id)
         except OSError:  # it is locked, or the cache cannot be written
             continue
         removed[run_id] = size
@@ -98,12 +107,9 @@ def _with_model() -> list[tuple[str, RunConfig]]:
     found = []
     for folder, content in stored_runs(stores()):
         config = content["config"]
-        try:
-            if has_model(folder.name) and folder.name.startswith(config.digest):
-                changed = (model_folder(folder.name) / "run_config.json").stat().st_mtime_ns
-                found.append((changed, folder.name, config))
-        except ValueError:  # code without a source
-            continue
+        if has_model(folder.name) and is_of_code_here(folder.name, config):
+            changed = model_file(folder.name).stat().st_mtime_ns
+            found.append((changed, folder.name, config))
     return [(run_id, config) for _, run_id, config in sorted(found, key=lambda one: one[:2])]
 
 
@@ -122,14 +128,21 @@ def forget(run_id: str) -> list[Path]:
     try:
         with run_lock(run_id, blocking=False):
             with store_lock(own):
-                for folder in in_store:
-                    shutil.rmtree(folder, ignore_errors=True)
+                for folder in filter(Path.exists, in_store):
+                    _remove_at_once(folder, own)
                 for table in own.glob(f"*/{run_id}-*.parquet"):
                     table.unlink()
-            shutil.rmtree(model_folder(run_id), ignore_errors=True)
+            remove_model(run_id)
     except Timeout:
         raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
     except OSError as error:
         raise StoreError(f"{run_id}: cannot be deleted as a whole ({error})") from error
     update_tables(own)
     return folders
+
+
+def _remove_at_once(folder: Path, store: Path) -> None:
+    """Remove a folder of a store so that no reader finds a part of it; `store_lock` removes what an end here leaves."""
+    gone = store / "runs" / f".{folder.parent.name}-{folder.name}.{os.getpid()}"
+    os.replace(folder, gone)
+    shutil.rmtree(gone)

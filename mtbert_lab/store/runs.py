@@ -73,10 +73,7 @@ def load_or_run(
     corpus = read_corpus(config, data)
     run_id = run_id_of(config, corpus)
     if not is_done(run_id, among, needs_model):
-        corpus.warn()
-        if not accept_rejects:
-            corpus.check(REPAIR)
-        Training(among, data, device, progress).once(config, corpus, needs_model)
+        Training(among, data, device, progress, accept_rejects=accept_rejects).once(config, corpus, needs_model)
     update_tables(among[0])
     return read_run(run_folder(run_id, among), config)
 
@@ -130,7 +127,8 @@ class Training:
     """Where and how runs are trained, which is the same for a run and for its teachers.
 
     among: the stores that are read; the first is written to. data: as in `data_root`. wait: for another process that
-    trains a run or a teacher; else filelock.Timeout is raised.
+    trains a run or a teacher; else filelock.Timeout is raised. accept_rejects: of tables that were checked before,
+    or as in `load_or_run`.
     """
 
     among: Sequence[Path]
@@ -138,6 +136,7 @@ class Training:
     device: str = "auto"
     progress: bool | None = None
     wait: bool = True
+    accept_rejects: bool = True
 
     def once(self, config: RunConfig, corpus: Corpus, needs_model: bool = False) -> bool:
         """Train a run and store it, unless that is done; whether this call has trained it.
@@ -145,8 +144,10 @@ class Training:
         A result that is stored stays, and the store's tables are not written. needs_model: also where a stored run has
         no model in the cache. A teacher is trained first if neither its outputs are stored nor its model is in the
         cache. Raises, before it trains, FolderError if the store or the cache cannot be written to, StoreError if a
-        stored result is damaged, and CheckpointError if a teacher's model is.
+        stored result is damaged, CheckpointError if a teacher's model is, and DataError for tables that are not
+        accepted.
         """
+        self._check(corpus)
         run_id = run_id_of(config, corpus)
         folder = model_folder(run_id)
         if not run_folder(run_id, self.among):  # else its model alone is trained again, for the cache
@@ -158,8 +159,11 @@ class Training:
             if stored := run_folder(run_id, self.among):
                 read_run(stored)  # a damaged result is noticed before the training
             outputs = teacher_outputs(config, corpus, partial(read_corpus, data=self.data), self.among)
-            for teacher in outputs.missing():
-                self.once(teacher, read_corpus(teacher, self.data), needs_model=True)
+            teachers = {teacher: read_corpus(teacher, self.data) for teacher in outputs.missing()}
+            for tables in teachers.values():
+                self._check(tables)
+            for teacher, tables in teachers.items():
+                self.once(teacher, tables, needs_model=True)
             device = pick_device(self.device)
             trained = train(
                 config,
@@ -171,6 +175,11 @@ class Training:
             )
             _write(_run_of(trained, config, corpus, run_id, environment(device)), trained.model, self.among)
         return True
+
+    def _check(self, corpus: Corpus) -> None:
+        corpus.warn()
+        if not self.accept_rejects:
+            corpus.check(REPAIR)
 
 
 def teacher_outputs(

@@ -95,10 +95,10 @@ class Comparison:
             text = f"{row.prior.deviation:.4f} on {TASK_LABELS[row.task]}"
             kinds.setdefault(row.prior.configurations, {})[text] = None
         sources = [
-            f"{number} configurations that are alike (standard deviation {', '.join(texts)})"
+            f"{number} similar configurations (standard deviation {', '.join(texts)})"
             for number, texts in kinds.items()
         ]
-        return f"Runs of few seeds take the variance between seeds from {' or '.join(sources)}." if sources else ""
+        return f"Runs of few seeds take the seed variance of {' or '.join(sources)}." if sources else ""
 
 
 def compare(grid: Grid, *fields: str, where: Callable[[RunConfig], bool] = lambda config: True) -> Comparison:

@@ -16,12 +16,16 @@ from mtbert_lab.store import Run, difference
 
 
 def trained_by(run: Run) -> str:
-    """The version and the machine of a run; costs are compared on one machine with one version."""
-    return f"mtbert {run.provenance['mtbert']} on {run.provenance['device']}"
+    """The version, the machine and the threads of a run; costs are compared where these are the same."""
+    about = run.provenance
+    return f"mtbert {about['mtbert']} on {about['device']}, threads: {about['threads']}"
 
 
 def are_timed_alike(runs: Sequence[Run]) -> bool:
-    """Whether the times of runs can be compared: one version on CPUs of one kind. A GPU trains several runs at once."""
+    """Whether the times of runs can be compared: one version, CPUs of one kind, as many threads.
+
+    A GPU trains several runs at once.
+    """
     return all(run.is_on_cpu for run in runs) and len(set(map(trained_by, runs))) == 1
 
 
@@ -107,7 +111,7 @@ def gaps(runs: dict[str, list[Run]], reference: str) -> pd.DataFrame:
     rows = []
     for name, some in runs.items():
         gap = difference(some, runs[reference])
-        rows.append((name, gap.value, *gap.interval()))
+        rows.append((name, gap.value, *gap.known_interval()))
     return pd.DataFrame(rows, columns=["name", "overall", "low", "high"])
 
 

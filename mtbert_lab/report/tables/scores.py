@@ -27,7 +27,9 @@ def score_points(run: Run) -> pd.DataFrame:
     other columns. nan where the run has not stored them: runs of mtbert before 0.3 have no train scores.
     """
     stored = {(row.task, row.metric, row.at, row.split): row for row in run.step_scores.itertuples()}
-    is_last_kept = run.config.keep == "last" or run.cost.get("best_step") == run.cost["steps"]
+    is_last_kept = run.config.keep == "last"
+    if run.config.keep == "best":
+        is_last_kept = run.cost.get("best_step") == run.cost["steps"]
     points = pd.DataFrame(index=run.config.tasks, columns=["dev", "train", "best", "best_step"], dtype=float)
     for task in run.config.tasks:
         metric = TASKS[task].metric
@@ -177,7 +179,10 @@ def read_baselines(config: RunConfig, data: str | Path | None = None) -> pd.Data
 
 
 def baselines(grids: Iterable[Grid], data: str | Path | None = None) -> pd.DataFrame:
-    """The scores that need no training, of all tasks of the runs (`read_baselines`); none without runs."""
+    """The scores that need no training, of all tasks of the runs (`read_baselines`); none without runs.
+
+    Where the runs differ in corpus or encoder, a task has only those that are the same for all of them.
+    """
     configs: dict[tuple, RunConfig] = {}
     for grid in grids:
         for config, *_ in grid.configs.values():
@@ -185,4 +190,9 @@ def baselines(grids: Iterable[Grid], data: str | Path | None = None) -> pd.DataF
     tables = [read_baselines(config, data) for config in configs.values()]
     if not tables:
         return NO_BASELINES
-    return pd.concat(tables).drop_duplicates(["baseline", "task", "metric"], ignore_index=True)
+    found = pd.concat(tables, keys=range(len(tables)), names=["table", None]).reset_index("table")
+    by_score = found.groupby(["baseline", "task", "metric"])
+    is_one_value = by_score["value"].transform("nunique") == 1
+    is_of_all = by_score["table"].transform("nunique") == found.groupby("task")["table"].transform("nunique")
+    common = found[is_one_value & is_of_all].drop(columns="table")
+    return common.drop_duplicates(["baseline", "task", "metric"], ignore_index=True)
