@@ -24,8 +24,8 @@ SMALL_LOSS = verdict_text("worse", is_small=True)
 class Place:
     """A difference in a sentence: `{x}` is its size with the interval, `{x:+}` with its sign, `{x:size}` its size.
 
-    `{x:size4}` has a digit more, for a size that would round to the margin. A verdict that is not an order does not say
-    the sign, so that such a place is `{x:+}` or `{x:more}`: its size and "more" or "less".
+    `{x:2}` has two digits, and `{x:size4}` four, for a size that would round to the margin. A verdict that is not an
+    order does not say the sign, so that such a place is `{x:+}` or `{x:more}`: its size and "more" or "less".
     """
 
     row: Any  # of `decide`; None where its runs are not stored
@@ -52,6 +52,8 @@ class Place:
         if spec.startswith("size"):
             digits = spec.removeprefix("size") or "3"
             return f"{abs(self.row.value):.{digits}f}"
+        if spec.isdigit():
+            return unsigned(self.row, int(spec))
         if spec:
             raise ValueError(f"{spec!r} is no format of a place; write {{x}}, {{x:size}}, {{x:more}} or {{x:+}}")
         return unsigned(self.row)

@@ -159,7 +159,7 @@ def signed(row: Any) -> str:
     return interval_text(row.value, row.low, row.high, "+.3f")
 
 
-def unsigned(row: Any) -> str:
+def unsigned(row: Any, digits: int = 3) -> str:
     """The size of a difference with its interval, without signs."""
     low, high = (row.low, row.high) if row.value > 0 else (-row.high, -row.low)
-    return interval_text(abs(row.value), low, high)
+    return interval_text(abs(row.value), low, high, f".{digits}f")
