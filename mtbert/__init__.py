@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mtbert.sharing import ADAPTERS, PAL, AdapterSizes, SharedEncoder, SharingPlan
     from mtbert.training import train
 
-__version__ = "0.33.0"
+__version__ = "0.34.0"
 
 # Rounds that a thread of torch's waits awake for the others. By default there are 300,000: where other programs use the
 # cores, threads then wait for threads that cannot run, and some steps take 30 times as long. Read when torch is
@@ -59,7 +59,7 @@ _ROOMS = {  # where each of them is
 
 
 def __getattr__(name: str) -> Any:
-    """A name that the package exports, imported when it is used: the rooms need torch, which is slow to import."""
+    """A name that the package exports, imported when it is used: the parts need torch, which is slow to import."""
     for room, names in _ROOMS.items():
         if name in names.split():
             return getattr(import_module(f"{__name__}.{room}"), name)

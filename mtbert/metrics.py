@@ -108,6 +108,7 @@ METRICS: dict[str, dict[str, Metric]] = {
     "regression": {"pearson": pearson, "r2": r2},
 }
 CORRELATIONS = {"pearson"}  # metrics from -1 to 1; in a mean of tasks one counts as (1 + r) / 2 (paper 002)
+VARYING = {"pearson", "r2"}  # metrics that are not defined where all labels are equal
 # Metrics of users, by name, for tasks of any kind. The model with the largest value is kept, so that an error has to be
 # returned as a negative number. Where labels are numbers, the time of an interval grows with the square of the rows.
 OWN_METRICS: dict[str, Metric] = {}

@@ -44,7 +44,7 @@ def task_probabilities(sizes: Sequence[int], strategy: str, epoch: int = 1, epoc
     """Probability of drawing each task, (T,), summing to 1: p_i ~ N_i^alpha, where N_i counts examples.
 
     strategy: a name in SAMPLERS. Raises ValueError for another one, a size below 1, an epoch outside 1..epochs, or a
-    sampler that does not give every task a weight of at least 0, and one task more.
+    sampler whose weights are not one for each task, finite, at least 0 and not all 0.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     is_count = np.isfinite(sizes) & (sizes >= 1)

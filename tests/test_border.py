@@ -12,7 +12,7 @@ LIBRARY = Path(mtbert.__file__).parent
 LAB = Path(mtbert_lab.__file__).parent
 FILES = sorted([*LIBRARY.rglob("*.py"), *LAB.rglob("*.py")])
 
-# From the bottom up: a room imports rooms of the lines above its own.
+# From the bottom up: a part (here: a room) imports parts of the lines above its own.
 FLOORS = {
     "mtbert": [
         {"names"},

@@ -1,6 +1,6 @@
 """The gradients of tasks as flat vectors, their Gram matrix, and combinations of them.
 
-Every method of this room is a linear combination of gradients whose coefficients follow from their Gram matrix.
+Every method of this package is a linear combination of gradients whose coefficients follow from their Gram matrix.
 Products and combinations are computed in float64 where the gradients lie, a chunk of columns at a time. The Gram
 matrix, a few numbers, comes to the CPU, but for PCGrad, whose few operations need not wait for it. T tasks, K memories,
 R rows, P parameters; any float dtype, products of norms up to 1e300.

@@ -23,6 +23,7 @@ from mtbert.bert import BertConfig, BertModel, CheckpointError
 from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, TokenizedTable, pos_features, tokenize_texts
 from mtbert.gradients import GradientError
+from mtbert.metrics import VARYING
 from mtbert.multitask import MultitaskBert, build_encoder, meta_model, parameter_counts
 from mtbert.runtime import PeakMemory, Trimmer, keep_freed_memory, pick_device
 from mtbert.training.checkpoint import Checkpoint, TrainingError
@@ -33,7 +34,6 @@ from mtbert.training.step import Trainer
 from mtbert.training.task_data import TaskData, prepare_task
 from mtbert.training.task_order import Losses, Rows, expected_passes, steps_per_epoch, training_steps, turn_ends
 
-VARYING = ("pearson", "r2")  # metrics that are not defined where all labels are equal
 TRAIN_ROWS = 2000  # training examples of a task that are scored at the end
 PRETRAINING = "{}_pretraining_{}.pt"  # next to the checkpoint of a run that of its pretraining before or after
 Predictions = dict[str, pd.DataFrame]  # by task: task, split, id, label, predicted, confidence
@@ -95,7 +95,8 @@ def train(
     (on a GPU not PCGrad) also at the first such gradient; and for a corpus of other tasks. What pretraining lacks is
     said before any training: TrainingError for texts without a token to mask, CheckpointError for a tokenizer without a
     mask token that the encoder knows. So are ConfigError, with a checkpoint, for code of your own without a source that
-    could name the run, and ValueError for a sampler of your own whose weights are none.
+    could name the run, ValueError for a sampler of your own that gives no valid weights, and TrainingError where the
+    dev examples of `curve_rows` have one label, so that no point is the best.
     """
     path = Path(checkpoint) if checkpoint else None
     run = _Run(config, corpus, pick_device(device), path, progress)
@@ -180,7 +181,7 @@ class _Run:
         """Raises TrainingError unless the corpus has the tables of the configuration, in its order.
 
         Also where no point of the curve could be the best, as the labels of the rows that it reads are all equal, and
-        ValueError for a sampler whose weights are none.
+        ValueError for a sampler that gives no valid weights.
         """
         given = tuple(self.corpus.train), tuple(self.corpus.dev)
         needed = self.config.tasks, self.config.scored
@@ -203,7 +204,10 @@ class _Run:
             )
 
     def check_teachers(self, teachers: dict[str, Tensor]) -> None:
-        """Raises TrainingError unless there are logits for all training rows where there are teachers."""
+        """Raises TrainingError unless there are logits for all training rows where there are teachers.
+
+        They are (rows, classes), or (rows,) for binary tasks and numbers.
+        """
         needed = {}
         for task, table in self.corpus.train.items() if self.config.teachers else ():
             about = TASKS[task]

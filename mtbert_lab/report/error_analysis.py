@@ -13,12 +13,12 @@ from numpy import ndarray
 from mtbert_lab.analysis.probabilities import probabilities
 from mtbert_lab.report import notebook
 from mtbert_lab.report.sentences import Fact, Place, place_in
+from mtbert_lab.report.tables import TOGETHER as TASKS
 from mtbert_lab.report.tables import Grid
 from mtbert_lab.report.words import TASK_LABELS
 from mtbert_lab.statistics import NOT_SHOWN, Estimate
 from mtbert_lab.store import MissingRun, Run
 
-TASKS = ("sst", "quora", "sts")
 ALONE = "alone"
 Runs = dict[str, dict[str, list[Run]]]  # system -> task -> its seeds
 

@@ -55,7 +55,7 @@ class Place:
         if spec.isdigit():
             return unsigned(self.row, int(spec))
         if spec:
-            raise ValueError(f"{spec!r} is no format of a place; write {{x}}, {{x:size}}, {{x:more}} or {{x:+}}")
+            raise ValueError(f"{spec!r} is no format of a place: {{x}}, {{x:2}}, {{x:size}}, {{x:more}} or {{x:+}}")
         return unsigned(self.row)
 
 

@@ -37,7 +37,7 @@ class Difference:
         seeds = count_seeds(self.seeds)
         if not self.is_decided:
             seeds += ", too few for a verdict"
-        return f"<Difference {interval_text(self.value, *self.interval(), '+.4f')}, p {self.p:.2g}, {seeds}>"
+        return f"<Difference {interval_text(self.value, *self.known_interval(), '+.4f')}, p {self.p:.2g}, {seeds}>"
 
     def p_beyond(self, distance: float) -> float:
         """Probability of an estimate that is off by more than this in one direction."""

@@ -199,7 +199,7 @@ def seeds_of_configurations(
 
     A configuration is its `training_key`, `without` some fields. Runs on other versions of the data are apart; where
     seeds draw training rows of their own, those with another dev split. A run whose cosines are recorded, too, counts
-    once. Runs of code or encoders that have changed since are left out.
+    once. Runs of code or encoders that have changed since, or are not here, are left out.
     """
     found: dict[tuple[str, str], dict[int, tuple[Path, dict]]] = {}
     for folder, content in stored_runs(among):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mtbert.config import ConfigError, RunConfig
+from mtbert.config import RunConfig
 from mtbert.data import TASKS, Corpus, DataError, demo
 from mtbert.training import load_corpus
 from mtbert_lab.paths import find_data
@@ -65,10 +65,10 @@ def data_digest(corpus: Corpus) -> str:
 
 
 def is_of_code_here(run_id: str, config: RunConfig) -> bool:
-    """Whether a run's configuration still names it; else code of a user's own or an encoder's folder has changed."""
+    """Whether a run's configuration still names it; else own code or an encoder's folder has changed or is not here."""
     try:
         return run_id.startswith(f"{config.digest}-")
-    except ConfigError:  # code without a source
+    except ValueError:  # code without a source, or an encoder that cannot be read
         return False
 
 

@@ -136,7 +136,8 @@ def forget(run_id: str) -> list[Path]:
     except Timeout:
         raise StoreError(f"{run_id}: is being trained by another process; stop that first") from None
     except OSError as error:
-        raise StoreError(f"{run_id}: cannot be deleted as a whole ({error})") from error
+        rest = f"; then delete {model_folder(run_id)} by hand" if model_folder(run_id).exists() else ""
+        raise StoreError(f"{run_id}: cannot be deleted as a whole ({error}){rest}") from error
     update_tables(own)
     return folders
 

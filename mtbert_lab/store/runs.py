@@ -73,6 +73,7 @@ def load_or_run(
     corpus = read_corpus(config, data)
     run_id = run_id_of(config, corpus)
     if not is_done(run_id, among, needs_model):
+        corpus.warn()
         Training(among, data, device, progress, accept_rejects=accept_rejects).once(config, corpus, needs_model)
     update_tables(among[0])
     return read_run(run_folder(run_id, among), config)
@@ -177,8 +178,8 @@ class Training:
         return True
 
     def _check(self, corpus: Corpus) -> None:
-        corpus.warn()
         if not self.accept_rejects:
+            corpus.warn()
             corpus.check(REPAIR)
 
 

@@ -195,13 +195,18 @@ def test_workers_share_the_cores(mtbert, tiny_config, course_folder, tmp_path, m
     assert told == [threads]
 
 
-def test_train_hands_on_its_options(mtbert, tiny_config, course_folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "workers", "scheduler"), [("--workers=2", 2, None), ("--scheduler=there", 1, "there")]
+)
+def test_train_hands_on_its_options(
+    mtbert, tiny_config, course_folder, tmp_path, monkeypatch, option, workers, scheduler
+):
     told = []
     monkeypatch.setattr("mtbert_lab.sweep.train_missing", lambda runs, *how: told.append(how) or {})
-    options = ["--threads", "3", "--device", "cpu", "--scheduler", "tcp://10.0.0.1:8786"]
+    options = ["--threads", "3", "--device", "cpu", option]
     grid = write_grid(tmp_path, tiny_config)
     assert mtbert("train", grid, "--in-order", "--data", course_folder, *options).exit_code == 0
-    assert told == [(1, 3, course_folder, "cpu", "tcp://10.0.0.1:8786")]
+    assert told == [(workers, 3, course_folder, "cpu", scheduler)]
 
 
 def test_the_workers_of_a_scheduler_are_its_own(mtbert, tiny_config, tmp_path):

@@ -32,7 +32,8 @@ def are_timed_alike(runs: Sequence[Run]) -> bool:
 def times_as_long(orders: Sequence[tuple[list[Run], list[Run]]]) -> float:
     """Processor time of the training with a method divided by that without it; orders: as in `less_forgotten`.
 
-    The geometric mean over pairs of one seed, on CPUs of one kind and by one version; nan where there is none.
+    The geometric mean over pairs of one seed, on CPUs of one kind, by one version and with as many threads; nan
+    where there is none.
     """
     ratios = []
     for plain, method in orders:

@@ -230,7 +230,7 @@ def test_baselines_are_of_all_tasks_of_a_grid(isolated, grid_of):
     assert tables.baselines([Grid((), alone, {}), Grid((), both, {})])["task"].tolist() == list(THREE), "each once"
 
 
-def test_baselines_of_runs_with_several_encoders_are_those_of_all(isolated, tiny_encoder):
+def test_baselines_of_runs_with_several_encoders_are_those_of_all(isolated, tiny_encoder, monkeypatch):
     results_dir().mkdir(parents=True)
     stored = pd.DataFrame({"baseline": ["most frequent", "cosine"], "task": "sts", "metric": "pearson", "value": 0.5})
     stored.to_csv(results_dir() / BASELINES, index=False)
@@ -238,6 +238,9 @@ def test_baselines_of_runs_with_several_encoders_are_those_of_all(isolated, tiny
     grids = [Grid((), {"one": [similarity]}, {}), Grid((), {"other": [similarity.but(encoder=tiny_encoder)]}, {})]
     assert tables.baselines(grids[:1])["baseline"].tolist() == ["most frequent", "cosine"]
     assert tables.baselines(grids)["baseline"].tolist() == ["most frequent"]
+    values = iter([0.253406, 279 / 1101, 0.253406, 0.26])  # those of the store are rounded
+    monkeypatch.setattr(tables.scores, "read_baselines", lambda config, data: stored.assign(value=next(values)))
+    assert len(tables.baselines(grids)) == 2 and tables.baselines(grids).empty
 
 
 def test_without_a_table_and_without_data_there_are_no_baselines(isolated, monkeypatch):

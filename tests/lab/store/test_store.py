@@ -25,7 +25,7 @@ from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import corpora, folders, removal, runs
+from mtbert_lab.store import compare, corpora, folders, removal, runs
 from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions, summarize
 from mtbert_lab.store.corpora import data_root
 from mtbert_lab.store.folders import read_run, run_folder, stored_runs, write_run
@@ -437,8 +437,10 @@ def test_changed_code_of_ones_own_is_another_run(config, course_data, tmp_path, 
     assert load_model(first.run_id)
     with pytest.raises(CheckpointError, match=r"another version of .*the code of adapter mine than the one here"):
         load_model(changed.run_id)
-    [seeds] = seeds_of_configurations([results_dir()]).values()
-    assert [folder.name for folder, _ in seeds.values()] == [first.run_id], "a run of the other code is no seed of it"
+    for factor, run in ((1, first), (5, changed)):
+        monkeypatch.setitem(ADAPTERS, "mine", module_of(tmp_path, ADAPTER.format(factor), monkeypatch).Mine)
+        [seeds] = seeds_of_configurations([results_dir()]).values()
+        assert [folder.name for folder, _ in seeds.values()] == [run.run_id], "one of the other code is no seed of it"
 
 
 def test_models_are_cleared_oldest_first_and_only_if_they_can_be_trained_again(config, course_data, run_of):
@@ -492,6 +494,7 @@ def test_seeds_on_other_data_are_of_another_configuration(config, course_data, m
 def test_a_difference_between_versions_of_the_data_is_told(
     config, course_data, monkeypatch, run_of, fewer_rows, caplog
 ):
+    compare._warn_once.cache_clear()
     first = run_of(config)
     assert difference([first], [run_of(config.but(seed=2))]) and not caplog.messages
     monkeypatch.setenv("MTBERT_DATA", str(fewer_rows))
