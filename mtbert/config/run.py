@@ -102,7 +102,10 @@ class RunConfig(BaseModel):
     pooling: Literal["pooler", "cls", "mean"] = Field(default="mean", description="the embedding of a sentence")
 
     # Sharing: which layers of the encoder the tasks share, and what each has to itself.
-    frozen: bool = Field(default=False, description="the plan 'frozen': train only heads and adapters")
+    frozen: bool = Field(
+        default=False,
+        description="the plan 'frozen': train only heads and adapters; a run has another id than with plan: frozen",
+    )
     plan: PlanText = Field(
         default="1-bert", description="what is frozen, shared, individual: a preset or segments such as S4 I2"
     )
