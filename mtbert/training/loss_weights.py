@@ -17,8 +17,8 @@ class LossWeights:
     fixed: as configured. uncertainty, with a learned s_t = log sigma_t^2 (Kendall, Gal and Cipolla 2018): of a
     regression (STS, squared error) L_t / (2 sigma_t^2) + log sigma_t = exp(-s_t) L_t / 2 + s_t / 2, of a
     classification (SST, CFIMDB, Quora, cross-entropy) L_t / sigma_t^2 + log sigma_t = exp(-s_t) L_t + s_t / 2.
-    loss_ratio: (L_t / L_t at the first step)^(1/2) (Liu, Liang and Gitter 2019), here from the step before and scaled
-    to a mean of 1.
+    loss_ratio: (L_t / L_t at the first step)^(1/2), scaled to a mean of 1 (Liu, Liang and Gitter 2019, whose code takes
+    the first step of each epoch), here with the L_t of the step before.
     """
 
     def __init__(self, model: MultitaskBert) -> None:
