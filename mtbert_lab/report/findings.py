@@ -160,8 +160,8 @@ def limits() -> str:
     passes = short.cost["steps"] * short.config.batch_size["quora"] / short.provenance["rows"]["train quora"]
     steps = [f"{runs[0].cost['steps']:,}" for runs in ([short], long.part.runs_of(names[0]))]
     lines = [
-        "Most runs have one small encoder, MiniLM, which its makers tuned on sentence pairs, Quora's duplicates among "
-        "them. Plans, PALs and PCGrad ran with MPNet, tuned alike.",
+        "Most runs have one small encoder, MiniLM, tuned on sentence pairs, Quora's duplicates among them. Plans, PALs "
+        "and PCGrad ran with MPNet, tuned alike.",
         "Scores are on dev. Only the best model and its students were scored on test, once, outside this repository.",
         tell(
             "{short} steps are {passes:.1f} passes over Quora. After {long} steps *3-bert* scores {quora:more} "
@@ -378,7 +378,7 @@ def pals_at_papers_size(changes: Comparison, small: Comparison) -> str:
     small: PALs in the small encoder.
     """
     return tell(
-        "With MPNet, as with MiniLM, PALs in steps of all tasks are shown not to matter overall.",
+        "PALs in steps of all tasks are shown not to matter overall, with MiniLM and with MPNet.",
         pals=place(changes, "1-bert + PAL", NO_DIFFERENCE),
         small_pals=place(small, "1-bert + PAL", NO_DIFFERENCE),
     )
