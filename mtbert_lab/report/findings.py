@@ -387,10 +387,11 @@ def pals_at_papers_size(changes: Comparison, small: Comparison) -> str:
 def _claims_checked() -> str:
     claims = pd.read_csv(find_result("claims.csv"), dtype={"paper": str})
     checked = findings_checked(claims)
+    waiting = " {waiting} more have no runs yet." if checked["waiting"] else ""
     return tell(
         "Our runs check {count} findings. They reproduce {reproduced} and contradict {contradicted}: heads of three "
         "layers lose to heads of one by less than the margin, where a pair is one sequence. For {equal} the difference "
-        "is shown not to matter, and {few} have too few runs to tell. {waiting} more have no runs yet.",
+        "is shown not to matter, and {few} have too few runs to tell." + waiting,
         claim=Fact(checked["names"], CONTRADICTED_CLAIMS),
         **checked,
     )
