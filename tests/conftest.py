@@ -154,7 +154,7 @@ def isolated(isolated_session, monkeypatch) -> Iterator[Path]:
     folder.mkdir()
     _isolate(monkeypatch, folder)
     threads = torch.get_num_threads()
-    corpus._warn_once.cache_clear()
+    corpus.warn_once.cache_clear()
     yield folder
     torch.set_num_threads(threads)
     shutil.rmtree(folder, ignore_errors=True)

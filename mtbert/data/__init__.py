@@ -1,7 +1,7 @@
 """From CSV files and JSON Lines to token ids: the course's tasks and one's own, checked tables, the demo corpus."""
 
 from mtbert.data.array_cache import MappedArray, cached_arrays, mapped_array, sealed_arrays
-from mtbert.data.corpus import Corpus
+from mtbert.data.corpus import Corpus, warn_once
 from mtbert.data.pos_tags import TAGS, PosError, pos_features
 from mtbert.data.reports import class_counts, empty_classes, fault_of, remarks_on_range
 from mtbert.data.rows import UNDECODED
@@ -39,4 +39,5 @@ __all__ = [
     "tokenize",
     "tokenize_texts",
     "unknown_task",
+    "warn_once",
 ]

@@ -68,7 +68,7 @@ class Corpus:
     def warn(self) -> None:
         """Log what files had that was left out or is unusual, each warning once in a process."""
         for warning in self.warnings:
-            _warn_once(warning)
+            warn_once(warning)
 
     def check(self, remedy: str = "Repair the file, or train without this check.") -> None:
         """Raises DataError where many rows are rejected or a class has no row: scores would say little."""
@@ -99,5 +99,6 @@ def _load_once(task: str, split: str, root: Path, changed: int, about: Task) -> 
 
 
 @functools.cache
-def _warn_once(warning: str) -> None:
+def warn_once(warning: str) -> None:
+    """Log a warning about data, the first time that a process has it."""
     log.warning("%s", warning)

@@ -5,7 +5,6 @@ The seed variance of a configuration is pooled with the prior of its stratum, th
 
 import functools
 import json
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from mtbert.config import RunConfig
-from mtbert.data import TASKS
+from mtbert.data import TASKS, warn_once
 from mtbert.metrics import CORRELATIONS
 from mtbert.training import metrics_of
 from mtbert_lab.paths import stores
@@ -35,7 +34,6 @@ from mtbert_lab.store.corpora import is_of_code_here
 from mtbert_lab.store.folders import read_run, stored_runs
 from mtbert_lab.store.run import Run, StoreError
 
-log = logging.getLogger(__name__)
 NOT_IN_KEY = ("seed", "cosine_every")  # fields in which runs of one configuration may differ
 AVERAGES = {"overall": 0.5, "average": 1.0}  # mean of tasks -> factor of Pearson's correlation: paper 002; 001 and 003
 
@@ -135,12 +133,8 @@ def _warn_of_versions(runs: list[Run]) -> None:
             continue
         other = known.setdefault((config.corpus, config.tasks, config.scored, config.augment), run)
         if other.run_id.partition("-")[2] != run.run_id.partition("-")[2]:
-            _warn_once(other.run_id, run.run_id)
-
-
-@functools.cache
-def _warn_once(first: str, second: str) -> None:
-    log.warning("%s and %s were trained on different versions of the data; train both on one", first, second)
+            both = f"{other.run_id} and {run.run_id}"
+            warn_once(f"{both} were trained on different versions of the data; train both on one")
 
 
 def training_key(config: RunConfig, without: Sequence[str] = ()) -> str:

@@ -25,7 +25,7 @@ from mtbert.paths import REPOSITORY
 from mtbert.sharing import ADAPTERS
 from mtbert.training.task_data import predict_table
 from mtbert_lab.paths import results_dir
-from mtbert_lab.store import compare, corpora, folders, removal, runs
+from mtbert_lab.store import corpora, folders, removal, runs
 from mtbert_lab.store.compare import difference, scored, seeds_of_configurations, stack_predictions, summarize
 from mtbert_lab.store.corpora import data_root
 from mtbert_lab.store.folders import read_run, run_folder, stored_runs, write_run
@@ -494,7 +494,6 @@ def test_seeds_on_other_data_are_of_another_configuration(config, course_data, m
 def test_a_difference_between_versions_of_the_data_is_told(
     config, course_data, monkeypatch, run_of, fewer_rows, caplog
 ):
-    compare._warn_once.cache_clear()
     first = run_of(config)
     assert difference([first], [run_of(config.but(seed=2))]) and not caplog.messages
     monkeypatch.setenv("MTBERT_DATA", str(fewer_rows))
